@@ -1,0 +1,117 @@
+"""The one composition root: an AppConfig becomes a Serve application."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ray import serve
+from ray.serve import Application
+
+from app.config.keys import KeyRing
+from app.config.schema import AppConfig, ModelConfig, PathConfig, ReplicaRange
+from app.errors import ConfigError
+from app.requests import RequestPath
+from deployments import model_store
+from deployments.effective import EffectiveConfig, effective_config
+from deployments.engine import EngineReplica, EngineSpec
+from deployments.engine_options import engine_arguments
+from deployments.ingress import Ingress, IngressSpec
+
+logger = logging.getLogger("ray.serve")
+
+DEPLOYMENT_NAMES = {RequestPath.HOT: "HotEngine", RequestPath.COLD: "ColdEngine"}
+
+
+def build_app(config: AppConfig) -> Application:
+    """What `import_path` in serve_config.yaml names. Prepares the model if that has not been done.
+
+    Raises:
+        ConfigError: in one line per fault, with the remedy.
+    """
+    model_path = model_store.resolve(config.model.source)
+    effective = effective_config(config, model_path)
+    for advice in effective.advice:
+        logger.warning("%s: %s %s", advice.name, advice.why, advice.remedy)
+    arguments = {path: engine_arguments(effective.paths[path], config.model, model_path) for path in DEPLOYMENT_NAMES}
+    context_tokens = {path: int(effective.paths[path].value("max_model_len")) for path in DEPLOYMENT_NAMES}
+    engines = {path: _engine_deployment(path, effective, arguments[path]) for path in DEPLOYMENT_NAMES}
+    longest = max(DEPLOYMENT_NAMES, key=lambda path: context_tokens[path])
+    spec = IngressSpec(
+        config=config,
+        engine_arguments=arguments[longest],
+        frontend_arguments=frontend_arguments(config.model),
+        context_tokens=context_tokens,
+        key_ring=_key_ring(config),
+    )
+    ingress = serve.deployment(Ingress).options(
+        name="Ingress",
+        num_replicas=config.ingress.replicas,
+        max_ongoing_requests=config.ingress.max_ongoing_requests,
+        graceful_shutdown_timeout_s=config.limits.drain_timeout_s,
+        health_check_period_s=1,
+        health_check_timeout_s=30,
+        ray_actor_options={"num_cpus": 0.1},
+    )
+    return ingress.bind(spec, engines[RequestPath.HOT], engines[RequestPath.COLD])
+
+
+def frontend_arguments(model: ModelConfig) -> dict[str, Any]:
+    """Options of vLLM's OpenAI layer, the same in every engine and in the ingress's renderer."""
+    arguments: dict[str, Any] = {"enable_prompt_tokens_details": True, "chat_template": model.chat_template}
+    if model.tool_call_parser is not None:
+        arguments |= {"enable_auto_tool_choice": True, "tool_call_parser": model.tool_call_parser}
+    return arguments
+
+
+def _engine_deployment(path: RequestPath, effective: EffectiveConfig, arguments: dict[str, Any]) -> Application:
+    config: PathConfig = getattr(effective.config.paths, path)
+    resources = effective.resources[path]
+    actor_options = {**resources.ray_actor_options, "runtime_env": {"env_vars": resources.environment}}
+    options: dict[str, Any] = {
+        "name": DEPLOYMENT_NAMES[path],
+        "max_ongoing_requests": effective.paths[path].max_ongoing_requests,
+        "graceful_shutdown_timeout_s": effective.config.limits.drain_timeout_s,
+        # A dead engine process is noticed within seconds; a busy one is given time.
+        "health_check_period_s": 1,
+        "health_check_timeout_s": 30,
+        "ray_actor_options": actor_options,
+        **_replica_options(config.replicas),
+    }
+    if resources.placement_group_bundles is not None:
+        options["placement_group_bundles"] = resources.placement_group_bundles
+        options["placement_group_strategy"] = resources.placement_group_strategy
+    spec = EngineSpec(
+        path=path,
+        engine_arguments=arguments,
+        frontend_arguments=frontend_arguments(effective.config.model),
+        bind_all_nodes=_several_nodes(),
+    )
+    return serve.deployment(EngineReplica).options(**options).bind(spec)
+
+
+def _replica_options(replicas: int | ReplicaRange) -> dict[str, Any]:
+    if isinstance(replicas, ReplicaRange):
+        return {"autoscaling_config": {"min_replicas": replicas.min, "max_replicas": replicas.max}}
+    return {"num_replicas": replicas}
+
+
+def _key_ring(config: AppConfig) -> KeyRing | None:
+    if config.auth.key_file is None:
+        return None
+    path = Path(config.auth.key_file).expanduser()
+    try:
+        document = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"auth.key_file: {path} cannot be read ({error.strerror}); create it or set null") from None
+    except yaml.YAMLError:
+        raise ConfigError(f"auth.key_file: {path} is not valid YAML") from None
+    return KeyRing.from_document(document, isolate=config.auth.isolation == "per_key")
+
+
+def _several_nodes() -> bool:
+    import ray
+
+    return ray.is_initialized() and len([node for node in ray.nodes() if node["Alive"]]) > 1

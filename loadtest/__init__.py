@@ -1,0 +1,1 @@
+"""Load tests over HTTP alone: the generator knows nothing of the server but its OpenAI API."""

@@ -1,0 +1,45 @@
+"""A model that is wrong about everything and fast: random weights under the embedded model's real tokenizer."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from deployments.model_store import EMBEDDED, resolve
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+_SEED = 20
+
+
+def make_tiny_model(folder: Path) -> str:
+    """Write a two-layer Llama of 64 hidden units and return its folder; the same weights every time.
+
+    Two engines that load it give the same greedy answers when both run it with `dtype: float32`: in bfloat16 the two
+    best of 49,152 random logits are often equal, and the batch decides which one wins.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=49152,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=8192,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=2,
+        tie_word_embeddings=False,  # tied, the likeliest next token would be the last one again
+        initializer_range=0.5,  # wide enough for attention and layers to change the answer
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    with torch.random.fork_rng():
+        torch.manual_seed(_SEED)
+        LlamaForCausalLM(config).save_pretrained(folder)
+    embedded = Path(resolve(EMBEDDED))
+    for name in _TOKENIZER_FILES:
+        shutil.copy(embedded / name, folder / name)
+    return str(folder)
