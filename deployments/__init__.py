@@ -16,6 +16,8 @@ _RAY_DEFAULTS = {
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
     # Two threads are enough on small machines; HAProxy is never the bottleneck here.
     "RAY_SERVE_HAPROXY_NBTHREAD": str(min(4, os.cpu_count() or 1)),
+    # Ray starts workers at niceness 15; engines and ingress are the machine's main job, not background work.
+    "RAY_worker_niceness": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 

@@ -1,6 +1,7 @@
-"""The one composition root: an AppConfig becomes a Serve application."""
+"""The one composition root: an AppConfig becomes a Serve application.
 
-from __future__ import annotations
+No postponed annotations here: Serve validates `args` by the class that annotates `build_app`, not by its name.
+"""
 
 import logging
 from pathlib import Path

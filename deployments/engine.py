@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import secrets
 import time
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ class EngineReplica:
 
     async def __init__(self, spec: EngineSpec) -> None:
         began = time.monotonic()
+        # It would override kv_cache_memory_bytes, and Ray's runtime environments cannot unset it.
+        os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.entrypoints.launchers.api_server.app_state import init_app_state
         from vllm.entrypoints.launchers.app import build_app

@@ -121,9 +121,12 @@ def parse_nvidia_smi(output: str) -> list[tuple[str, int, tuple[int, int]]]:
     """Parse lines such as `NVIDIA H100 80GB HBM3, 81559, 9.0` (memory in MiB)."""
     devices = []
     for line in output.strip().splitlines():
-        name, memory_mib, capability = (part.strip() for part in line.rsplit(",", 2))
-        major, minor = capability.split(".")
-        devices.append((name, int(memory_mib) * 1024**2, (int(major), int(minor))))
+        try:
+            name, memory_mib, capability = (part.strip() for part in line.rsplit(",", 2))
+            major, minor = capability.split(".")
+            devices.append((name, int(memory_mib) * 1024**2, (int(major), int(minor))))
+        except ValueError:  # a driver too old for compute_cap, or a device that shares the host's memory
+            raise ConfigError(f"nvidia-smi says {line!r}, without memory or capability; update the driver") from None
     return devices
 
 

@@ -109,9 +109,7 @@ def _convert(gguf: Path, folder: Path, progress: Progress) -> None:
     import torch
     from tokenizers import pre_tokenizers
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # unannotated there; bars would break up our lines
     progress("  reading the tokenizer")
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, model_max_length=_MAX_TOKENS)
     # The model was trained with every digit split off before byte-level merging; transformers' conversion loses that.

@@ -24,7 +24,7 @@ MAX_UNATTENDED = 16_384
 class _Answer:
     started: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None
+    abandoned: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class LeasedAnswers:
@@ -45,10 +45,10 @@ class LeasedAnswers:
     @property
     def running(self) -> int:
         """Answers that have started and not ended."""
-        return sum(answer.task is not None and not answer.ended.is_set() for answer in self._answers.values())
+        return sum(answer.started.is_set() and not answer.ended.is_set() for answer in self._answers.values())
 
     async def attend(self, lease_id: str) -> None:
-        """Return when the lease's answer has ended; cancel the answer when this call is cancelled."""
+        """Return when the lease's answer has ended; abandon the answer when this call is cancelled."""
         answer = self._answers.setdefault(lease_id, _Answer())
         try:
             async with asyncio.timeout(HTTP_ARRIVAL_S):
@@ -57,8 +57,7 @@ class LeasedAnswers:
         except TimeoutError:
             pass
         except asyncio.CancelledError:
-            if answer.task is not None:
-                answer.task.cancel()
+            answer.abandoned.set()
             raise
         finally:
             self._answers.pop(lease_id, None)
@@ -73,25 +72,20 @@ class LeasedAnswers:
             return
         lease_id = headers.get(LEASE_HEADER.encode(), b"").decode("latin-1")
         answer = self._answers.setdefault(lease_id, _Answer()) if lease_id else _Answer()
-        # A task of its own, so that cancelling the answer does not cancel the server's connection handling.
-        answer.task = asyncio.create_task(self._run(scope, receive, send))
         answer.started.set()
         try:
-            await asyncio.wait([answer.task])
-            if not answer.task.cancelled() and (error := answer.task.exception()) is not None:
-                raise error
+            await self._app(scope, _until_abandoned(receive, answer.abandoned), self._marking(send))
         finally:
-            answer.task.cancel()
             answer.ended.set()
             self._forget_unattended()
 
-    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def _marking(self, send: Send) -> Send:
         async def marking_send(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] >= 500 and self._engine_dead():
                 message["headers"] = [*message.get("headers", ()), (ENGINE_DEAD_HEADER.encode(), b"1")]
             await send(message)
 
-        await self._app(scope, receive, marking_send)
+        return marking_send
 
     def _forget_unattended(self) -> None:
         """Bound what ended answers leave behind when their companion never comes."""
@@ -100,6 +94,26 @@ class LeasedAnswers:
             if oldest is None:
                 return
             del self._answers[oldest]
+
+
+def _until_abandoned(receive: Receive, abandoned: asyncio.Event) -> Receive:
+    """`receive`, which reports a disconnect as soon as the answer is abandoned.
+
+    vLLM's handlers abort their request when they read a disconnect. Cancelled from outside instead, they would leave
+    it running: they wait for a task of their own, which nothing would cancel.
+    """
+
+    async def receive_or_leave() -> Message:
+        message = asyncio.ensure_future(receive())
+        leaving = asyncio.ensure_future(abandoned.wait())
+        try:
+            await asyncio.wait((message, leaving), return_when=asyncio.FIRST_COMPLETED)
+            return {"type": "http.disconnect"} if leaving.done() else await message
+        finally:
+            message.cancel()
+            leaving.cancel()
+
+    return receive_or_leave
 
 
 async def _refuse(send: Send) -> None:
@@ -115,7 +129,7 @@ class PrivateServer:
         self._socket.bind((host, 0))
         config = uvicorn.Config(
             app,
-            log_level="warning",
+            log_level="critical",  # it calls every abandoned answer an error
             access_log=False,
             lifespan="on",
             # Longer than the ingress keeps idle connections, so that it never writes to one that closes under it.

@@ -55,8 +55,6 @@ def _cpu_environment(path: ResolvedPath, engine: Mapping[str, Any]) -> dict[str,
         "OMP_NUM_THREADS": str(path.threads),
         # vLLM's own binding puts the threads of every engine on the same first cores.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        # A set variable would override kv_cache_memory_bytes; Ray cannot unset one, and vLLM ignores an empty one.
-        "VLLM_CPU_KVCACHE_SPACE": "",
     }
     if engine.get("enforce_eager"):
         # Eager engines still compile at the first request with logprobs, for ten seconds.

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import uvloop
 from rich.console import Console
 
 from loadtest import html_report
@@ -68,11 +66,6 @@ async def measure(
             live.cancel()
             await asyncio.gather(live, return_exceptions=True)
     return Measured(run, before.records)
-
-
-def run_blocking(work: Callable[[], Any]) -> Any:
-    """Run a coroutine function on uvloop: the generator's CPU is taken from the server's machine."""
-    return uvloop.run(work())
 
 
 def report(console: Console, title: str, options: Mapping[str, object], measured: Measured, wanted: Reports) -> int:

@@ -1,7 +1,7 @@
 """How much the generator itself can do: the same client against a server that only streams, in a process of its own.
 
-The ceiling is chunks per second of the generator's own CPU time: on a core of its own it reaches that, whatever the server
-does. `locust` measures the client of the Locust users the same way.
+The ceiling is tokens per second of the generator's own CPU time: what it reaches on a core of its own. `locust`
+measures the client of the Locust users the same way.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from contextlib import closing, contextmanager
 from itertools import islice
 
 import click
+import uvloop
 from rich.console import Console
 
-from loadtest.benchmark import run_blocking
 from loadtest.overhead import CONCURRENCIES, chats, measure_level
 from loadtest.probe import ProbeError, served_model
 from loadtest.records import Outcome
@@ -65,7 +65,7 @@ def asyncio_rows(target: Target, per_user: int) -> list[list[str]]:
     for concurrency in CONCURRENCIES:
         before_s = cpu_of_self()
         requests = max(32, concurrency * per_user)
-        level = run_blocking(lambda c=concurrency, n=requests: measure_level(target, MODEL, c, n, limit_s=20))
+        level = uvloop.run(measure_level(target, MODEL, concurrency, requests, limit_s=20))
         cpu_s = cpu_of_self() - before_s
         tokens = 32 * (level.requests - level.failed + concurrency)  # the uncounted first chats cost CPU too
         rows.append(_row(concurrency, level.requests, level.tokens_per_s, cpu_s / tokens))
@@ -79,10 +79,10 @@ def _row(concurrency: int, requests: int, tokens_per_s: float, cpu_s_per_token: 
 
 def locust_rows(target: Target, per_user: int) -> list[list[str]]:
     """Greenlets instead of tasks, `http.client` instead of our protocol: what a Locust user costs."""
-    import gevent  # noqa: PLC0415 - importing Locust patches the process: never beside the asyncio client
+    import gevent  # here: importing Locust patches the process: never beside the asyncio client
 
-    from loadtest.locust_users import StreamSender  # noqa: PLC0415
-    from loadtest.runner import LoadRun  # noqa: PLC0415
+    from loadtest.locust_users import StreamSender
+    from loadtest.runner import LoadRun
 
     def user(number: int, requests: int, run: LoadRun) -> None:
         sender = StreamSender(target)

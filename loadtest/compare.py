@@ -1,12 +1,11 @@
 """Compares two servers: the same schedule, in alternating blocks, one stack running at a time.
 
-`python -m loadtest.compare loadtest/plans/mixed.yaml` starts each stack, warms it, measures it, stops it, and prints the
-ratios `first / second` with their 95 % intervals. Refused and failed requests count in goodput and are listed.
+`python -m loadtest.compare loadtest/plans/mixed.yaml` starts each stack, warms it, measures it, stops it, and prints
+the ratios `first / second` with their 95 % intervals. Refused and failed requests count in goodput and are listed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -14,11 +13,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import click
+import uvloop
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 
-from loadtest.benchmark import EXIT_MISSED, EXIT_OK, EXIT_UNUSABLE, Measured, Timing, measure, run_blocking
+from loadtest.benchmark import EXIT_MISSED, EXIT_OK, EXIT_UNUSABLE, Measured, Timing, measure
 from loadtest.bootstrap import Metric, PairedBlock, Ratio, ratio_of
 from loadtest.options import parse_objective
 from loadtest.probe import ProbeError, ServedModel, measure_tokenizer
@@ -145,7 +145,7 @@ def run_comparison(plan: Plan, out: Path, console: Console) -> list[tuple[Measur
             with running_stack(stack, out / f"{stack.name}.log") as served:
                 tokenizer = tokenizer or measure_tokenizer(stack.target, served.name)
                 workload = replace(_workload(plan, served), seed=plan.seed + number, tokens_per_character=tokenizer)
-                blocks[stack.name] = run_blocking(lambda w=workload, s=stack: run_block(plan, w, s, console))
+                blocks[stack.name] = uvloop.run(run_block(plan, workload, stack, console))
         pairs.append((blocks[plan.stacks[0].name], blocks[plan.stacks[1].name]))
     return pairs
 
@@ -166,16 +166,22 @@ def ratios_of(
     pairs: Sequence[tuple[Measured, Measured]], objectives: Objectives, duration_s: float
 ) -> dict[str, dict[MetricName, Ratio]]:
     """By traffic: each class without its first touches, `first touch` for those, `all` for everything."""
-    groups: dict[str, list[PairedBlock]] = {}
-    chosen = {str(name): lambda r, n=name: r.traffic_class is n and not r.first_touch for name in TrafficClass}
-    chosen |= {"first touch": lambda r: r.first_touch, "all": lambda r: True}
-    for name, belongs in chosen.items():
-        for ours, theirs in pairs:
-            block = [[r for r in side.run.records if belongs(r)] for side in (ours, theirs)]
-            if block[0]:
-                groups.setdefault(name, []).append(PairedBlock.of(*block))
     metrics = metrics_of(objectives, duration_s)
-    return {name: {key: ratio_of(blocks, metrics[key]) for key in metrics} for name, blocks in groups.items()}
+    result = {}
+    for name in (*TrafficClass, "first touch", "all"):
+        sides = [[_traffic(side.run.records, name) for side in pair] for pair in pairs]
+        blocks = [PairedBlock.of(ours, theirs) for ours, theirs in sides if ours or theirs]
+        if blocks:
+            result[str(name)] = {key: ratio_of(blocks, metric) for key, metric in metrics.items()}
+    return result
+
+
+def _traffic(records: Sequence[RequestRecord], name: str) -> list[RequestRecord]:
+    if name == "all":
+        return list(records)
+    if name == "first touch":
+        return [record for record in records if record.first_touch]
+    return [record for record in records if record.traffic_class == name and not record.first_touch]
 
 
 def print_ratios(console: Console, plan: Plan, ratios: Mapping[str, Mapping[MetricName, Ratio]]) -> None:

@@ -11,30 +11,37 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
-NOUNS = (
-    "account batch buffer cache chunk client config counter cursor entry event field frame header index job key lease "
-    "limit message metric node order page payload peer policy prefix price query queue record region replica request "
-    "result route sample schema score segment session shard slot state stream tenant ticket token user value window"
-).split()
-VERBS = (
-    "apply build check clear close collect count decode drain encode expire fetch filter find flush group hold join "
-    "load lock mark match merge open parse pick poll pop push read refresh release remove reset resolve route scan "
-    "send sort split store sum trim update validate wait write"
-).split()
-ADJECTIVES = (
-    "active clean cold empty fresh full hot idle late local next old open ready remote stale total valid".split()
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+NOUNS = _words(
+    "account batch buffer cache chunk client config counter cursor entry event field frame header index job key "
+    "lease limit message metric node order page payload peer policy prefix price query queue record region "
+    "replica request result route sample schema score segment session shard slot state stream tenant ticket "
+    "token user value window"
+)
+VERBS = _words(
+    "apply build check clear close collect count decode drain encode expire fetch filter find flush group hold "
+    "join load lock mark match merge open parse pick poll pop push read refresh release remove reset resolve "
+    "route scan send sort split store sum trim update validate wait write"
+)
+ADJECTIVES = _words(
+    "active clean cold empty fresh full hot idle late local next old open ready remote stale total valid"
 )
 
 # Common English words: with a space before it, each is one token in the byte-pair vocabularies of current models.
-SINGLE_TOKEN_WORDS = (
-    "the of and to in is was for that on as with by at from his were are which this be had not have one has their "
-    "first after its new who they two her she been other when time during there into more over would some only world "
-    "most between about city year where through then state years can three used part many will made known such these "
-    "people area number work second war school later town called until life early use several before group while since "
-    "high same public house music well system member even under found water long place former home local small large "
-    "family main day company name line book game team end order power set case land best type form back does children "
-    "women court law party man government history body president club building business general road days season field"
-).split()
+SINGLE_TOKEN_WORDS = _words(
+    "the of and to in is was for that on as with by at from his were are which this be had not have one has "
+    "their first after its new who they two her she been other when time during there into more over would some "
+    "only world most between about city year where through then state years can three used part many will made "
+    "known such these people area number work second war school later town called until life early use several "
+    "before group while since high same public house music well system member even under found water long place "
+    "former home local small large family main day company name line book game team end order power set case "
+    "land best type form back does children women court law party man government history body president club "
+    "building business general road days season field"
+)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def parse_per_class(text: str, kind: type[float] | type[int]) -> dict[TrafficCla
 
 
 def parse_objective(text: str, defaults: Mapping[TrafficClass, Objective]) -> tuple[TrafficClass, Objective]:
-    """`ide=ttft:1,itl:0.1,e2e:5` in seconds; limits that are not named keep their default. Raises click.BadParameter."""
+    """`ide=ttft:1,itl:0.1,e2e:5` in seconds; other limits keep their default. Raises click.BadParameter."""
     name, _, limits = text.partition("=")
     known = {field.name.removesuffix("_s"): field.name for field in fields(Objective)}
     try:
@@ -42,20 +42,14 @@ def parse_objective(text: str, defaults: Mapping[TrafficClass, Objective]) -> tu
 
 
 _TARGET_OPTIONS = (
-    click.option(
-        "--host", default="http://127.0.0.1:8000", show_default=True, help="The only address that is talked to."
-    ),
+    click.option("--host", default="http://127.0.0.1:8000", show_default=True, help="The only address talked to."),
     click.option("--model", default=None, help="Model name; default: the first that /v1/models lists."),
     click.option("--api-key", envvar="OPENAI_API_KEY", default=None, help="Bearer token; also from OPENAI_API_KEY."),
-    click.option(
-        "--max-context", type=click.IntRange(min=128), help="Context in tokens; default: what /v1/models says."
-    ),
+    click.option("--max-context", type=click.IntRange(min=128), help="Tokens; default: what /v1/models says."),
 )
 _RUN_OPTIONS = (
     click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same requests."),
-    click.option(
-        "--drain", "drain_s", type=float, default=120, show_default=True, help="Seconds for the last answers."
-    ),
+    click.option("--drain", "drain_s", type=float, default=120, show_default=True, help="Seconds left for the last."),
     click.option("--timeout", "timeout_s", type=float, default=300, show_default=True, help="Seconds per request."),
     click.option(
         "--exact-outputs/--natural-outputs",

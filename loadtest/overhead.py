@@ -1,7 +1,7 @@
 """What a serving layer adds to its engine: short streamed chats at rising concurrency, and who used the CPU.
 
-`python -m loadtest.overhead --host URL` measures a running server; `--plan FILE` starts each of the plan's stacks in turn,
-the last one being what the others are compared with, `--rounds` times.
+`python -m loadtest.overhead --host URL` measures a running server; `--plan FILE` starts each of the plan's stacks in
+turn, `--rounds` times, the last one being what the others are compared with.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from statistics import median
 from typing import Any
 
 import click
+import uvloop
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 
-from loadtest.benchmark import EXIT_UNUSABLE, run_blocking
+from loadtest.benchmark import EXIT_UNUSABLE
 from loadtest.content import one_token_words
 from loadtest.cpu import ProcessCpu, cpu_seconds, cpu_since
 from loadtest.probe import ProbeError, served_model
@@ -68,7 +69,7 @@ def chats(model: str, user: int) -> Iterator[PlannedRequest]:
 
 
 async def measure_level(target: Target, model: str, concurrency: int, requests: int, limit_s: float) -> Level:
-    """`requests` chats by `concurrency` users; no new ones after `limit_s`. A first chat of each user is not counted."""
+    """`requests` chats by `concurrency` users; no new ones after `limit_s`. Each user's first is not counted."""
     users = [chats(model, user) for user in range(concurrency)]
     async with StreamingClient(target) as client:
         first = LoadRun(duration_s=60.0, drain_s=60.0)
@@ -150,7 +151,7 @@ def measure_stacks(
     for number in range(rounds):
         for stack in plan.stacks:
             with running_stack(stack, out / f"{stack.name}.log") as served:
-                levels = run_blocking(lambda s=stack, m=served.name: measure_levels(s.target, m, *settings))
+                levels = uvloop.run(measure_levels(stack.target, served.name, *settings))
             print_levels(console, f"{stack.name}, round {number + 1}", levels)
             measured[stack.name].append(levels)
     return measured
@@ -171,7 +172,7 @@ def main(host: str, plan_file: Path | None, rounds: int, out: Path, **settings: 
         if plan_file is None:
             target = Target(host)
             model = served_model(target).name
-            measured = {host: [run_blocking(lambda: measure_levels(target, model, *chosen))]}
+            measured = {host: [uvloop.run(measure_levels(target, model, *chosen))]}
             print_levels(console, host, measured[host][0])
         else:
             plan = OverheadPlan.model_validate(yaml.safe_load(plan_file.read_text(encoding="utf-8")))

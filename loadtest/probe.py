@@ -32,8 +32,7 @@ class ServedModel:
 def served_model(target: Target, name: str | None = None) -> ServedModel:
     """The model called `name`, or the first that is served. Raises ProbeError."""
     listed = {model["id"]: model for model in _call(target, "/v1/models")["data"]}
-    if name is None and listed:
-        name = next(iter(listed))
+    name = name or next(iter(listed), "")
     if name not in listed:
         raise ProbeError(f"model {name!r} is not served by {target.url}: choose one of {', '.join(listed) or 'none'}")
     return ServedModel(name, listed[name].get("max_model_len"))
@@ -90,8 +89,6 @@ def _call(target: Target, path: str, body: dict[str, Any] | None = None) -> Any:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         text = error.read(300).decode("utf-8", "replace")
-        raise ProbeError(
-            f"{url} answered {error.code}: {text}. Is it an OpenAI API, and does it want --api-key?"
-        ) from error
+        raise ProbeError(f"{url} answered {error.code}: {text}. Is it an OpenAI API that wants --api-key?") from error
     except (OSError, ValueError) as error:
         raise ProbeError(f"{url}: {error}. Start the server, or name another with --host.") from error

@@ -1,8 +1,8 @@
 """Replays a recorded trace: its arrivals, its lengths, and, where it has block hashes, its shared prefixes.
 
-Reads Mooncake's jsonl (`timestamp` in ms, `input_length`, `output_length`, `hash_ids` of 512 tokens each) and Azure's csv
-(`TIMESTAMP,ContextTokens,GeneratedTokens`). A block hash becomes 512 words that are one token each, always the same for
-the same hash, so equal hashes are equal tokens. Requests that do not fit the model's context are left out and counted.
+Reads Mooncake's jsonl (`timestamp` in ms, `input_length`, `output_length`, `hash_ids` of 512 tokens each) and Azure's
+csv (`TIMESTAMP,ContextTokens,GeneratedTokens`). A block hash becomes 512 words that are one token each, so equal hashes
+are equal tokens. Requests that do not fit the model's context are left out and counted.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+import uvloop
 from rich.console import Console
 
-from loadtest.benchmark import EXIT_UNUSABLE, Reports, Timing, measure, report, run_blocking
+from loadtest.benchmark import EXIT_UNUSABLE, Reports, Timing, measure, report
 from loadtest.content import one_token_words
 from loadtest.options import objectives_from, run_options, target_options
 from loadtest.probe import ASSUMED_CONTEXT_TOKENS, ProbeError, served_model, tokens_per_word
@@ -165,7 +166,7 @@ def _known_blocks(block_hashes: Sequence[int], seen: set[int]) -> int:
 @click.option("--from", "start_s", type=float, default=0, show_default=True, help="Start of the slice, trace seconds.")
 @click.option("--to", "end_s", type=float, help="End of the slice, trace seconds.")
 @click.option(
-    "--speed", type=click.FloatRange(min=0, min_open=True), default=1, show_default=True, help="2: twice as fast."
+    "--speed", type=click.FloatRange(min=0, min_open=True), default=1, show_default=True, help="2: in half the time."
 )
 @click.option("--max-requests", type=click.IntRange(min=1), help="Stop after so many.")
 @run_options
@@ -188,11 +189,9 @@ def main(trace: Path, **options: Any) -> None:
         highlight=False,
     )
     if abs(ratio - 1) > 0.01:
-        console.print(
-            f"the model makes {ratio:.2f} tokens of a word: blocks are {BLOCK_TOKENS * ratio:.0f} tokens long"
-        )
+        console.print(f"the model makes {ratio:.2f} tokens of a word: blocks have {BLOCK_TOKENS * ratio:.0f}")
     timing = Timing(max(1.0, replay.duration_s), options["drain_s"], options["timeout_s"])
-    measured = run_blocking(lambda: measure(target, replay.schedule, timing, (), console))
+    measured = uvloop.run(measure(target, replay.schedule, timing, (), console))
     shown = {name: value for name, value in options.items() if name != "api_key"}
     shown |= {"trace": trace.name, "left out": replay.left_out, "repeated prefixes": f"{replay.shareable_ratio:.1%}"}
     reports = Reports(objectives, options["min_goodput"], options["html"], options["json"])

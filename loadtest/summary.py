@@ -142,7 +142,7 @@ def summarise(records: Sequence[RequestRecord], objectives: Objectives, duration
         groups=groups(first_touch=False),
         first_touches=groups(first_touch=True),
         total=summarise_group("all", records, objectives, span_s),
-        reasons=Counter(record.reason for record in records if record.reason),
+        reasons=dict(Counter(record.reason for record in records if record.reason)),
         cut_requests=sum(record.cut_tokens > 0 for record in records),
         cut_tokens=sum(record.cut_tokens for record in records),
         lag_s=Quantiles.of(record.lag_s for record in records),

@@ -20,6 +20,7 @@ from loadtest.records import Objective, PlannedRequest, TrafficClass
 CHAT_ENDPOINT = "/v1/chat/completions"
 COMPLETION_ENDPOINT = "/v1/completions"
 MIN_TOKENS = 4
+DEFAULT_TOKENIZER = TokensPerCharacter()
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class WorkloadConfig:
     prompt_scale: float = 1.0
     output_scale: float = 1.0
     exact_outputs: bool = True
-    tokens_per_character: TokensPerCharacter = TokensPerCharacter()
+    tokens_per_character: TokensPerCharacter = DEFAULT_TOKENIZER
     profiles: Mapping[TrafficClass, ClassProfile] = field(default_factory=lambda: DEFAULT_PROFILES)
 
     @property
@@ -142,6 +143,7 @@ class Session:
     def request(self, turn: int, at_s: float = 0.0, output_tokens: int | None = None) -> PlannedRequest:
         """The request of one turn; `output_tokens` replaces the drawn length of the answer."""
         lengths = self.lengths(turn)
+        output_tokens = output_tokens or lengths.output
         endpoint, content = _CONTENT[self.traffic_class](self, turn, lengths.prompt)
         return PlannedRequest(
             key=f"{self.traffic_class}/{self.name}/{turn}",

@@ -1,0 +1,1 @@
+"""What KVPulse is compared with, ready to start: Ray Serve LLM, and vLLM alone."""
