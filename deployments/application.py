@@ -47,7 +47,7 @@ def build_app(config: AppConfig) -> Application:
         context_tokens=context_tokens,
         key_ring=_key_ring(config),
     )
-    ingress = serve.deployment(Ingress).options(
+    ingress = serve.deployment(
         name="Ingress",
         num_replicas=config.ingress.replicas,
         max_ongoing_requests=config.ingress.max_ongoing_requests,
@@ -55,7 +55,7 @@ def build_app(config: AppConfig) -> Application:
         health_check_period_s=1,
         health_check_timeout_s=30,
         ray_actor_options={"num_cpus": 0.1},
-    )
+    )(Ingress)
     return ingress.bind(spec, engines[RequestPath.HOT], engines[RequestPath.COLD])
 
 
@@ -88,9 +88,8 @@ def _engine_deployment(path: RequestPath, effective: EffectiveConfig, arguments:
         path=path,
         engine_arguments=arguments,
         frontend_arguments=frontend_arguments(effective.config.model),
-        bind_all_nodes=_several_nodes(),
     )
-    return serve.deployment(EngineReplica).options(**options).bind(spec)
+    return serve.deployment(**options)(EngineReplica).bind(spec)
 
 
 def _replica_options(replicas: int | ReplicaRange) -> dict[str, Any]:
@@ -110,9 +109,3 @@ def _key_ring(config: AppConfig) -> KeyRing | None:
     except yaml.YAMLError:
         raise ConfigError(f"auth.key_file: {path} is not valid YAML") from None
     return KeyRing.from_document(document, isolate=config.auth.isolation == "per_key")
-
-
-def _several_nodes() -> bool:
-    import ray
-
-    return ray.is_initialized() and len([node for node in ray.nodes() if node["Alive"]]) > 1

@@ -23,13 +23,11 @@ class EngineSpec:
         path: `hot` or `cold`.
         engine_arguments: keyword arguments of vLLM's `AsyncEngineArgs`.
         frontend_arguments: keyword arguments of vLLM's `FrontendArgs` (parsers, templates).
-        bind_all_nodes: listen on the node's cluster address instead of loopback.
     """
 
     path: str
     engine_arguments: dict[str, Any]
     frontend_arguments: dict[str, Any]
-    bind_all_nodes: bool
 
 
 def openai_arguments(spec_engine: Any, frontend: dict[str, Any]) -> argparse.Namespace:
@@ -42,7 +40,7 @@ def openai_arguments(spec_engine: Any, frontend: dict[str, Any]) -> argparse.Nam
 class EngineReplica:
     """The deployment class of both `HotEngine` and `ColdEngine`."""
 
-    async def __init__(self, spec: EngineSpec) -> None:
+    async def __init__(self, spec: EngineSpec) -> None:  # type: ignore[misc]  # Serve awaits it
         began = time.monotonic()
         # It would override kv_cache_memory_bytes, and Ray's runtime environments cannot unset it.
         os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)
@@ -60,7 +58,7 @@ class EngineReplica:
 
         self._token = secrets.token_urlsafe(32)
         self._answers = LeasedAnswers(openai_app, self._token, lambda: self._engine.errored)
-        self._server = PrivateServer(self._answers, _bind_address(spec.bind_all_nodes))
+        self._server = PrivateServer(self._answers, _bind_address())
         await self._server.start()
         logger.info("%s engine ready after %.1f s", spec.path, time.monotonic() - began)
 
@@ -75,9 +73,13 @@ class EngineReplica:
     async def statistics(self) -> dict[str, int]:
         """Requests that the engine has not finished, and HTTP answers that have not ended."""
         return {
-            "unfinished_requests": self._engine.output_processor.get_num_unfinished_requests(),
+            "unfinished_requests": self._unfinished_requests(),
             "running_answers": self._answers.running,
         }
+
+    def _unfinished_requests(self) -> int:
+        count: int = self._engine.output_processor.get_num_unfinished_requests()  # type: ignore[no-untyped-call]
+        return count
 
     async def check_health(self) -> None:
         """Raises when the engine process or the private server is gone; Serve then replaces the replica."""
@@ -93,9 +95,11 @@ class EngineReplica:
             self._engine.shutdown()
 
 
-def _bind_address(bind_all_nodes: bool) -> str:
-    if not bind_all_nodes:
-        return "127.0.0.1"
+def _bind_address() -> str:
+    """Loopback where this is the only node, else the address by which the other nodes' ingresses reach this one."""
     import ray
 
-    return ray.util.get_node_ip_address()
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    if len([node for node in nodes if node["Alive"]]) <= 1:
+        return "127.0.0.1"
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]

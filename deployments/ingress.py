@@ -69,7 +69,7 @@ class IngressSpec:
 class Ingress:
     """One ingress replica. Holds no state that a request needs to outlive it."""
 
-    async def __init__(self, spec: IngressSpec, hot: Any, cold: Any) -> None:
+    async def __init__(self, spec: IngressSpec, hot: Any, cold: Any) -> None:  # type: ignore[misc]  # Serve awaits it
         self._spec = spec
         self._config = spec.config
         # Without keys every client on this machine is this one.

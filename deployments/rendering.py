@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.datastructures import State
 
 from app.errors import ApiError, InvalidRequestError, NotFoundError
@@ -70,7 +70,7 @@ class Renderer:
 
     async def models(self) -> dict[str, Any]:
         """The body of `/v1/models`."""
-        listing = await self._state.openai_serving_models.show_available_models()
+        listing: BaseModel = await self._state.openai_serving_models.show_available_models()
         return listing.model_dump()
 
     async def tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -95,7 +95,8 @@ class Renderer:
             raise InvalidRequestError(str(error)) from error
         if isinstance(answer, ErrorResponse):
             raise api_error(answer.error.code, answer.model_dump())
-        return answer.model_dump()
+        body: dict[str, Any] = answer.model_dump()
+        return body
 
     async def render(self, route: OpenAIRoute, body: dict[str, Any], forced_path: RequestPath | None) -> Rendered:
         """Check and tokenise `body`, whose `model` has already been replaced by a served name.
