@@ -24,6 +24,7 @@ help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
 
 serve: model ## install, prepare the model, serve on http://127.0.0.1:8000
+	@$(BIN)/kvpulse check --quiet $(CONFIG)
 	$(BIN)/serve run $(CONFIG)
 
 model: $(INSTALLED)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from deployments.effective import EffectiveConfig
@@ -23,7 +24,8 @@ _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), default=Path("serve_config.yaml"))
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
-def check(file: Path, as_json: bool) -> None:
+@click.option("--quiet", is_flag=True, help="Print errors and advice only.")
+def check(file: Path, as_json: bool, quiet: bool) -> None:
     """Check FILE and print what every `auto` becomes on this machine, and why. Exit code 1 when it cannot be served."""
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # a check starts no cluster
     sys.path.insert(0, str(Path.cwd()))  # class paths in the file are found as `serve run` finds them
@@ -31,7 +33,7 @@ def check(file: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"errors": errors, **(_as_dict(effective) if effective else {})}, indent=2))
     elif effective is not None:
-        _print(effective)
+        _print(effective, quiet)
     else:
         for error in errors:
             click.secho(error, fg="red", err=True)
@@ -91,11 +93,22 @@ def _as_dict(effective: EffectiveConfig) -> dict[str, Any]:
     }
 
 
-def _print(effective: EffectiveConfig) -> None:
+def _print(effective: EffectiveConfig, quiet: bool) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
+    if not quiet:
+        _print_tables(effective, console)
+    for advice in effective.advice:
+        colour = _COLOURS[advice.severity]
+        console.print(f"[{colour}]{advice.severity}[/] {advice.name}: {advice.why} {advice.remedy}", soft_wrap=True)
+    if not quiet:
+        console.print("[green]This configuration can be served.[/]")
+
+
+def _print_tables(effective: EffectiveConfig, console: Console) -> None:
+    from rich.table import Table
+
     for title, facts in (("hardware", effective.hardware), ("model", effective.model)):
         table = Table(title=title, title_justify="left", show_header=False)
         for name, value in dataclasses.asdict(facts).items():
@@ -103,10 +116,6 @@ def _print(effective: EffectiveConfig) -> None:
         console.print(table)
     for name in effective.paths:
         console.print(_path_table(effective, name))
-    for advice in effective.advice:
-        colour = _COLOURS[advice.severity]
-        console.print(f"[{colour}]{advice.severity}[/] {advice.name}: {advice.why} {advice.remedy}", soft_wrap=True)
-    console.print("[green]This configuration can be served.[/]")
 
 
 def _path_table(effective: EffectiveConfig, name: str) -> Table:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.decisions.classifier import Classification
-from app.errors import UpstreamError
+from app.errors import ApiError, TimeoutExceededError, UpstreamError
 from deployments.forwarding import EngineAnswer, EngineConnections, EngineLostError, StreamBrokenError
 from deployments.leases import Lease
 from deployments.rendering import RESPONSES, OpenAIRoute, Rendered
@@ -23,6 +23,9 @@ from deployments.rendering import RESPONSES, OpenAIRoute, Rendered
 logger = logging.getLogger("ray.serve")
 
 ATTEMPTS = 2
+TIMEOUT_HEADER = "x-request-timeout-seconds"
+# Serve heeds the same header and would answer in plain text: this ends the request just before it does.
+BEFORE_SERVE_S = 0.25
 
 
 class Suspects:
@@ -58,7 +61,17 @@ class Dispatch:
     connections: EngineConnections
     suspects: Suspects
     lease_timeout_s: float
+    timeout_s: float | None
     headers: dict[str, str]
+
+
+def request_timeout_s(header: str | None) -> float | None:
+    """The client's deadline from `x-request-timeout-seconds`. Like Serve: none, or not above 0, is no deadline."""
+    try:
+        wished = float(header) if header is not None else 0.0
+    except ValueError:
+        return None
+    return max(wished - BEFORE_SERVE_S, wished / 2) if 0 < wished < float("inf") else None
 
 
 class EngineResponse(Response):
@@ -67,19 +80,31 @@ class EngineResponse(Response):
     def __init__(self, dispatch: Dispatch) -> None:
         self.background = None
         self._dispatch = dispatch
+        self._started = False
         self._body = msgspec.json.encode(dispatch.rendered.body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answering = asyncio.create_task(self._answer(send))
         leaving = asyncio.create_task(_client_gone(receive))
         try:
-            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                (answering, leaving), timeout=self._dispatch.timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             leaving.cancel()
             # Harmless when it has ended. Its lease is released by a task that this does not reach.
             cancelled = answering.cancel()
         if not cancelled:
             answering.result()
+        elif not done:
+            await asyncio.wait((answering,))
+            await self._time_out(send)
+
+    async def _time_out(self, send: Send) -> None:
+        error = TimeoutExceededError(f"no complete answer within the request's own {TIMEOUT_HEADER}")
+        if not self._started:
+            raise error
+        await send({"type": "http.response.body", "body": self._error_event(error), "more_body": False})
 
     async def _answer(self, send: Send) -> None:
         failed: set[str] = set()
@@ -102,6 +127,7 @@ class EngineResponse(Response):
     async def _forward(self, lease: Lease, send: Send) -> None:
         response, answer = await self._dispatch.connections.open(lease, self._dispatch.route.url, self._body)
         try:
+            self._started = True
             await send(self._start(lease, answer))
             await self._send_chunks(answer, send)
         finally:
@@ -116,7 +142,8 @@ class EngineResponse(Response):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except StreamBrokenError as error:
             logger.warning("a stream broke: %s", error)
-            await send({"type": "http.response.body", "body": self._error_event(), "more_body": True})
+            gone = UpstreamError("the engine went away in the middle of this answer; send the request again")
+            await send({"type": "http.response.body", "body": self._error_event(gone), "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
     def _start(self, lease: Lease, answer: EngineAnswer) -> dict[str, Any]:
@@ -132,9 +159,9 @@ class EngineResponse(Response):
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         return {"type": "http.response.start", "status": answer.status, "headers": raw}
 
-    def _error_event(self) -> bytes:
+    def _error_event(self, reason: ApiError) -> bytes:
         """The last event of a broken stream. No `[DONE]` follows: the answer is not complete."""
-        body = UpstreamError("the engine went away in the middle of this answer; send the request again").body()
+        body = reason.body()
         if self._dispatch.route == RESPONSES:
             error = {"type": "error", "sequence_number": 0, **body["error"]}
             return b"event: error\ndata: " + json.dumps(error).encode() + b"\n\n"

@@ -23,7 +23,7 @@ from app.errors import (
     UnavailableError,
 )
 from app.requests import RequestPath
-from deployments.answers import Dispatch, EngineResponse, Suspects
+from deployments.answers import TIMEOUT_HEADER, Dispatch, EngineResponse, Suspects, request_timeout_s
 from deployments.forwarding import EngineConnections
 from deployments.http_errors import openai_shaped_app
 from deployments.readiness import Readiness
@@ -148,6 +148,7 @@ class Ingress:
                 connections=self._connections,
                 suspects=self._suspects,
                 lease_timeout_s=self._config.limits.lease_timeout_s,
+                timeout_s=request_timeout_s(request.headers.get(TIMEOUT_HEADER)),
                 headers={"x-kvpulse-ignored": ",".join(ignored)} if ignored else {},
             )
         )

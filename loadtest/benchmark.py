@@ -55,7 +55,6 @@ async def measure(
     async with StreamingClient(target, timing.timeout_s) as client:
         before = await run_warmup(client, warmup)
         run = LoadRun(timing.duration_s, timing.drain_s)
-        run.start()
         live = asyncio.create_task(show_live(console, run))
         try:
             if isinstance(load, ClosedLoop):

@@ -77,6 +77,16 @@ def wait_until_answering(target: Target, model: str | None, timeout_s: float, al
     raise ProbeError(f"{target.url} did not answer within {timeout_s:g} s; last: {last}")
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A test talks to the address it was given, to no other."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects)
+
+
 def _call(target: Target, path: str, body: dict[str, Any] | None = None) -> Any:
     headers = {"content-type": "application/json"}
     if target.api_key:
@@ -85,7 +95,7 @@ def _call(target: Target, path: str, body: dict[str, Any] | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, headers)  # noqa: S310 - Target admits http and https alone
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+        with _opener.open(request, timeout=60) as answer:  # noqa: S310
             return json.load(answer)
     except urllib.error.HTTPError as error:
         text = error.read(300).decode("utf-8", "replace")

@@ -57,7 +57,7 @@ def latency_row(group: GroupSummary) -> list[str]:
 
 def tables_of(summary: RunSummary) -> list[tuple[tuple[str, ...], list[list[str]]]]:
     """Columns and rows of the two tables of a run: what became of the requests, and how long they took."""
-    first = [dataclasses.replace(group, name=f"{group.name} first touch") for group in summary.first_touches]
+    first = [dataclasses.replace(group, name=f"{group.name}, first") for group in summary.first_touches]
     groups = (*summary.groups, *first, summary.total)
     counts, latencies = [count_row(group) for group in groups], [latency_row(group) for group in groups]
     return [(COUNT_COLUMNS, counts), (LATENCY_COLUMNS, latencies)]
@@ -66,7 +66,7 @@ def tables_of(summary: RunSummary) -> list[tuple[tuple[str, ...], list[list[str]
 def table(columns: tuple[str, ...], rows: list[list[str]]) -> Table:
     result = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for number, column in enumerate(columns):
-        result.add_column(column, justify="left" if number == 0 else "right")
+        result.add_column(column, justify="left" if number == 0 else "right", no_wrap=number == 0)
     for row in rows:
         result.add_row(*row)
     return result

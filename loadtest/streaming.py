@@ -1,7 +1,7 @@
 """Streams measured inside: one meter that turns reads into a record, and the asyncio client that feeds it.
 
-The client speaks HTTP/1.1 through `httptools` on a bare protocol. Against the same server it needs 19 microseconds of
-CPU per chunk where aiohttp needs 49 (`python -m loadtest.ceiling`), and it takes the time where the bytes arrive.
+The client speaks HTTP/1.1 through `httptools` on a bare protocol: it takes the time where the bytes arrive, and a chunk
+costs it less than half of the CPU that aiohttp's client needs (19 and 49 microseconds when measured).
 """
 
 from __future__ import annotations

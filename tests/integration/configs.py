@@ -1,0 +1,48 @@
+"""The two configurations that the integration tests run."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MODEL = "smollm2-135m-instruct"
+_SHIPPED = Path(__file__).parents[2] / "serve_config.yaml"
+
+KEYS = {"owner": "sk-owner-7f3e9a51", "guest": "sk-guest-c04d2b86", "rival": "sk-rival-5a18e7d3"}
+ENGINE_OPTIONS = {"kv_cache_memory_bytes": 256 * 1024**2}
+MAX_BODY_BYTES = 256 * 1024
+
+
+def shipped() -> dict[str, Any]:
+    """serve_config.yaml as it lies in the repository."""
+    document: dict[str, Any] = yaml.safe_load(_SHIPPED.read_text())
+    return document
+
+
+def plumbing(tiny_model: str) -> dict[str, Any]:
+    """Two hot replicas and a cold one of a tiny random model, without keys."""
+    document = copy.deepcopy(shipped())
+    arguments = document["applications"][0]["args"]
+    arguments["model"] = {"name": MODEL, "source": tiny_model}
+    arguments["paths"]["hot"]["replicas"] = 2
+    for path in arguments["paths"].values():
+        path["engine"] = {"kv_cache_memory_bytes": 64 * 1024**2}
+    arguments["limits"] = {"max_body_bytes": MAX_BODY_BYTES}
+    arguments["routing"]["allow_forced_path"] = True
+    return document
+
+
+def answers(folder: Path) -> dict[str, Any]:
+    """One hot and one cold replica of the embedded model; every key has its own cache."""
+    key_file = folder / "keys.yaml"
+    entries = [{"name": name, "key": key, "allow": ["path"] if name == "owner" else []} for name, key in KEYS.items()]
+    key_file.write_text(yaml.safe_dump(entries))
+    document = copy.deepcopy(shipped())
+    arguments = document["applications"][0]["args"]
+    arguments["auth"] = {"key_file": str(key_file), "isolation": "per_key"}
+    for path in arguments["paths"].values():
+        path["engine"] = dict(ENGINE_OPTIONS)
+    return document

@@ -1,0 +1,88 @@
+"""One stack at a time: modules are named so that those of one stack follow each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("RAY_AUTH_MODE", "token")  # before Ray is imported: the clusters of `serve run` ask for a token
+
+import pytest
+
+from tests.integration import configs
+from tests.integration.cluster import Cluster
+from tests.integration.stack import Stack
+from tests.tiny_model import make_tiny_model
+
+_LOG_TAIL = 6000
+
+
+class Stacks:
+    """Starts a stack when a test first asks for it, after the one before has stopped."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self.stack: Stack | None = None
+
+    def use(self, name: str, config: Callable[[], dict[str, Any]]) -> Stack:
+        if self.stack is None or self._name != name:
+            self.stop()
+            self._name, self.stack = name, Stack(config())
+            self.stack.start()
+            self.stack.wait_until_ready()
+        return self.stack
+
+    def stop(self) -> None:
+        stack, self.stack = self.stack, None
+        if stack is not None:
+            left = stack.stop()
+            assert not left, f"processes that outlived `serve run`: {left}"
+
+
+@pytest.fixture(scope="session")
+def stacks() -> Iterator[Stacks]:
+    running = Stacks()
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def key_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("keys")
+
+
+@pytest.fixture(scope="module")
+def plumbing(stacks: Stacks, tiny_model: str) -> Stack:
+    return stacks.use("plumbing", lambda: configs.plumbing(tiny_model))
+
+
+@pytest.fixture(scope="module")
+def answers(stacks: Stacks, key_folder: Path) -> Stack:
+    return stacks.use("answers", lambda: configs.answers(key_folder))
+
+
+@pytest.fixture(scope="module")
+def plumbing_cluster(plumbing: Stack) -> Iterator[Cluster]:
+    cluster = Cluster(plumbing)
+    yield cluster
+    cluster.close()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A failure shows the end of what the stack has logged."""
+    outcome: Any = yield
+    report = outcome.get_result()
+    stacks = getattr(item, "funcargs", {}).get("stacks")
+    stack = stacks.stack if isinstance(stacks, Stacks) else None
+    if report.failed and stack is not None and stack.log_path.exists():
+        report.sections.append(("serve run", stack.log_text()[-_LOG_TAIL:]))

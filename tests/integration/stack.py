@@ -1,0 +1,177 @@
+"""The product as a user starts it: `serve run <yaml>` in a process of its own, on ports of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import yaml
+
+START_TIMEOUT_S = 420.0
+STOP_TIMEOUT_S = 150.0
+_DIRECT_PORTS = 100
+# What a stopped stack must not leave behind, by name.
+OURS = ("raylet", "gcs_server", "ray::", "VLLM::", "haproxy")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def process_name(process: psutil.Process) -> str:
+    """What the process calls itself; empty when it is gone, or dead and not yet reaped."""
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return ""
+        return " ".join(process.cmdline()) or process.name()
+    except psutil.Error:
+        return ""
+
+
+class Stack:
+    """One running `serve run`.
+
+    Args:
+        config: the whole YAML document; its HTTP port is replaced by a free one.
+
+    Everything it writes lies in `folder`, which `stop` removes.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.folder = Path(tempfile.mkdtemp(prefix="kvp-"))  # short: Unix sockets below it have at most 107 characters
+        self.log_path = self.folder / "serve.log"
+        self.config = {**config, "http_options": {**config["http_options"], "port": self.port}}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start without waiting. `wait_until_ready` is the other half."""
+        path = self.write_config(self.config)
+        serve = Path(sys.executable).with_name("serve")
+        with self.log_path.open("wb") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - the environment's own command
+                [serve, "run", path],
+                env=self._environment(),
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def write_config(self, config: dict[str, Any]) -> Path:
+        path = self.folder / "serve_config.yaml"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    def _environment(self) -> dict[str, str]:
+        """HAProxy's files and ports are one set per machine unless told otherwise, and another stack may be running."""
+        first_direct_port = _free_block(_DIRECT_PORTS)
+        own = {
+            "RAY_TMPDIR": str(self.folder),
+            "RAY_ADDRESS": "local",
+            "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(self.folder / "haproxy.cfg"),
+            "RAY_SERVE_HAPROXY_SOCKET_PATH": str(self.folder / "admin.sock"),
+            "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(self.folder / "metrics.sock"),
+            "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(self.folder),
+            "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(self.folder / "server-state"),
+            "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
+            "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
+            "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first_direct_port),
+            "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first_direct_port + _DIRECT_PORTS),
+        }
+        return {**os.environ, **own}
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the stack has not been started"
+        return self._process.pid
+
+    def wait_until_ready(self) -> None:
+        """Raises AssertionError with the end of the log as soon as the deploy has failed, or at the deadline."""
+        assert self._process is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self.readiness() == 200:
+                return
+            log = self.log_text()
+            if self._process.poll() is not None or "DEPLOY_FAILED" in log or "failed with exception" in log:
+                raise AssertionError(f"the deploy failed:\n{log[-8000:]}")
+            time.sleep(0.5)
+        raise AssertionError(f"not ready within {START_TIMEOUT_S:g} s:\n{self.log_text()[-8000:]}")
+
+    def readiness(self) -> int | None:
+        """The status of `/ready`, None while nothing listens."""
+        try:
+            return httpx.get(f"{self.url}/ready", timeout=10).status_code
+        except httpx.TransportError:
+            return None
+
+    def log_text(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def log_files(self) -> Iterator[Path]:
+        """Every log of this run: what `serve run` prints, and all that Ray's processes write."""
+        yield self.log_path
+        yield from (path for path in self.folder.glob("ray/session_2*/logs/**/*") if path.is_file())
+
+    def processes(self, name: str = "") -> list[psutil.Process]:
+        """Living descendants of `serve run` whose command line contains `name`."""
+        try:
+            family = psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        return [process for process in family if name in process_name(process)]
+
+    def terminate(self) -> None:
+        """What systemd, Docker or a supervisor does."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def wait_until_stopped(self) -> list[str]:
+        """Wait for the end of every process of the stack after `terminate`; kill what stays and return its names."""
+        assert self._process is not None
+        family = [process for process in self._family if process_name(process)]
+        _, alive = psutil.wait_procs([psutil.Process(self.pid), *family] if self._alive() else family, STOP_TIMEOUT_S)
+        left = [name for name in map(process_name, alive) if name]
+        for process in alive:
+            process.kill()
+        self._process.wait()
+        return left
+
+    def stop(self) -> list[str]:
+        """Terminate, wait, remove the folder. Returns the names of processes that had to be killed."""
+        self._family = self.processes()
+        self.terminate()
+        left = self.wait_until_stopped()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return left
+
+    def _alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+
+def _free_block(size: int) -> int:
+    """The first of `size` ports below the range from which the system takes ports by itself."""
+    for first in range(20_000, 32_000, size):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("0.0.0.0", first))  # noqa: S104 - Ray binds them so
+            except OSError:
+                continue
+            return first
+    raise AssertionError("no free block of ports")
