@@ -46,9 +46,9 @@ check: $(INSTALLED) ## lint, format, types, import contracts
 
 lock: ## compile requirements/cpu.txt anew (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv: pip install uv"; exit 1; }
-	uv pip compile pyproject.toml --extra cpu --extra dev --override requirements/excluded.txt \
-	  --find-links $(TORCH_WHEELS) --python-version 3.11 --generate-hashes --no-emit-package torch --no-header \
-	  --quiet --output-file requirements/cpu.txt
+	uv pip compile pyproject.toml --extra cpu --extra loadtest --extra baselines --extra dev \
+	  --override requirements/excluded.txt --find-links $(TORCH_WHEELS) --python-version 3.11 \
+	  --generate-hashes --no-emit-package torch --no-header --quiet --output-file requirements/cpu.txt
 
 clean: ## remove the environment and what tools left behind; the prepared model stays in ~/.cache/kvpulse
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info

@@ -14,6 +14,8 @@ _RAY_DEFAULTS = {
     # How long a stopping ingress stays open for load balancers that have not noticed; its answers are drained anyway.
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "3",
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
+    # Five seconds by default: too little on a machine whose cores are all busy loading engines.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
     # Two threads are enough on small machines; HAProxy is never the bottleneck here.
     "RAY_SERVE_HAPROXY_NBTHREAD": str(min(4, os.cpu_count() or 1)),
     # Ray starts workers at niceness 15; engines and ingress are the machine's main job, not background work.

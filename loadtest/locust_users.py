@@ -80,10 +80,10 @@ def _probe(environment: Any, **_: Any) -> None:
 
 @events.quitting.add_listener  # type: ignore[untyped-decorator]
 def _report(environment: Any, **_: Any) -> None:
-    if _test.workload is None or not _test.run.records:
+    if _test.workload is None:  # no test was started
         return
     options = environment.parsed_options
-    _test.run.duration_s = max(record.at_s for record in _test.run.records)
+    _test.run.duration_s = max((record.at_s for record in _test.run.records), default=1.0)
     reports = Reports(
         objectives={name: profile.objective for name, profile in DEFAULT_PROFILES.items()},
         min_goodput=options.min_goodput,

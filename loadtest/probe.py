@@ -95,7 +95,7 @@ def _call(target: Target, path: str, body: dict[str, Any] | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, headers)  # noqa: S310 - Target admits http and https alone
     try:
-        with _opener.open(request, timeout=60) as answer:  # noqa: S310
+        with _opener.open(request, timeout=60) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         text = error.read(300).decode("utf-8", "replace")

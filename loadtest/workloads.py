@@ -56,7 +56,7 @@ class ClassProfile:
     turns: int
 
 
-# Means and spreads are those of SPEC section 1. An IDE asks far more often than anyone reads a long document.
+# Means and spreads are the articles' (docs/articles.md). An IDE asks far more often than anyone reads a document.
 DEFAULT_PROFILES: Mapping[TrafficClass, ClassProfile] = {
     TrafficClass.IDE: ClassProfile(
         LengthDistribution(892, 0.5), LengthDistribution(127, 0.5), Objective(ttft_s=1.0), weight=0.7, turns=10

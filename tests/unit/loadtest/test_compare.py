@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -19,7 +20,7 @@ from loadtest.summary import quantile
 PLANS = sorted((Path(__file__).parents[3] / "loadtest" / "plans").glob("compare-*.yaml"))
 
 
-def median_ttft(records: list[RequestRecord]) -> float | None:
+def median_ttft(records: Sequence[RequestRecord]) -> float | None:
     return quantile([record.ttft_s for record in records if record.ttft_s is not None], 0.5)
 
 

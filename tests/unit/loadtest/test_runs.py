@@ -138,7 +138,7 @@ def test_the_file_is_a_command_and_needs_no_locust(server: Target) -> None:
 
 def test_locust_runs_the_same_file(server: Target, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "locust", "-f", "loadtest/locust_ide.py", "--headless", "-u", "3", "-r", "3"]
-    command += ["-t", "3s", "--host", server.url, "--stream-json", str(tmp_path / "r.json"), "--min-goodput", "0"]
+    command += ["-t", "10s", "--host", server.url, "--stream-json", str(tmp_path / "r.json"), "--min-goodput", "0"]
     done = subprocess.run(  # noqa: S603
         command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120
     )

@@ -14,7 +14,7 @@ from loadtest.workloads import DEFAULT_PROFILES, LengthDistribution, Session, Wo
 
 MIXED = tuple(DEFAULT_PROFILES)
 ROOMY = WorkloadConfig(model="m", context_tokens=1_000_000)
-SPEC_MEANS = {  # SPEC section 1: prompt, answer
+ARTICLE_MEANS = {  # docs/articles.md: prompt, answer
     TrafficClass.CHAT: (128, 256),
     TrafficClass.SUMMARY: (4217, 1893),
     TrafficClass.REVIEW: (3152, 3021),
@@ -37,11 +37,11 @@ def test_drawn_lengths_have_the_mean_and_the_spread_they_are_asked_for(expected:
 
 
 @pytest.mark.parametrize("traffic_class", MIXED)
-def test_over_their_turns_sessions_have_the_means_of_the_spec(traffic_class: TrafficClass) -> None:
+def test_over_their_turns_sessions_have_the_means_of_the_articles(traffic_class: TrafficClass) -> None:
     turns = ROOMY.profiles[traffic_class].turns
     sessions = [Session(ROOMY, traffic_class, str(number)) for number in range(1500)]
     lengths = [session.lengths(turn) for session in sessions for turn in range(turns)]
-    prompt, output = SPEC_MEANS[traffic_class]
+    prompt, output = ARTICLE_MEANS[traffic_class]
     assert mean(length.prompt for length in lengths) == pytest.approx(prompt, rel=0.08)
     assert mean(length.output for length in lengths) == pytest.approx(output, rel=0.08)
     assert not any(length.cut for length in lengths)
