@@ -156,6 +156,8 @@ class Renderer:
         if route == COMPLETIONS:
             return await renderer.render_completion(_validated(CompletionRequest, body))
         if route == CHAT:
+            if "messages" in body and not (isinstance(body["messages"], list) and body["messages"]):
+                raise InvalidRequestError("`messages` must be a list of at least one message", param="messages")
             result = await renderer.render_chat(_validated(ChatCompletionRequest, body))
             return result if isinstance(result, ErrorResponse) else result[1]
         if body.get("previous_response_id") is not None:

@@ -20,6 +20,5 @@ class FailoverRouter(RequestRouter):
     ) -> list[list[RunningReplica]]:
         excluded = pending_request.args[0] if pending_request is not None and pending_request.args else ()
         usable = [replica for replica in candidate_replicas if replica.replica_id.unique_id not in excluded]
-        if len(usable) > 2:
-            usable = random.sample(usable, 2)
-        return [usable]
+        # In random order: of equally loaded replicas Serve takes the first.
+        return [random.sample(usable, min(2, len(usable)))]

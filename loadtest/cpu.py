@@ -33,10 +33,11 @@ def cpu_since(before: Mapping[int, float]) -> list[ProcessCpu]:
     """What each process used since `before`, most first; less than NOTICEABLE_S is left out."""
     used = {pid: now_s - before.get(pid, 0.0) for pid, now_s in cpu_seconds().items()}
     busy = sorted(((cpu_s, pid) for pid, cpu_s in used.items() if cpu_s >= NOTICEABLE_S), reverse=True)
-    return [ProcessCpu(pid, _name_of(pid), cpu_s) for cpu_s, pid in busy]
+    return [ProcessCpu(pid, process_name(pid), cpu_s) for cpu_s, pid in busy]
 
 
-def _name_of(pid: int) -> str:
+def process_name(pid: int) -> str:
+    """The title a process gives itself, else its program and script; `ended` when it is gone."""
     try:
         command = psutil.Process(pid).cmdline()
     except psutil.Error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -25,7 +25,6 @@ class Reply:
     status: int
     headers: Mapping[str, str]
     body: bytes = b""
-    began: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def json(self) -> Any:
@@ -62,6 +61,11 @@ class Reply:
     @property
     def streamed(self) -> bool:
         return self.headers.get("content-type", "").startswith("text/event-stream")
+
+
+def open_session() -> aiohttp.ClientSession:
+    """Without deadlines of its own: the machine may be busy, and pytest ends what hangs."""
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
 
 
 class Ask:

@@ -21,8 +21,6 @@ import yaml
 START_TIMEOUT_S = 420.0
 STOP_TIMEOUT_S = 150.0
 _DIRECT_PORTS = 100
-# What a stopped stack must not leave behind, by name.
-OURS = ("raylet", "gcs_server", "ray::", "VLLM::", "haproxy")
 
 
 def free_port() -> int:
@@ -57,6 +55,7 @@ class Stack:
         self.log_path = self.folder / "serve.log"
         self.config = {**config, "http_options": {**config["http_options"], "port": self.port}}
         self._process: subprocess.Popen[bytes] | None = None
+        self._family: list[psutil.Process] = []
 
     def start(self) -> None:
         """Start without waiting. `wait_until_ready` is the other half."""
@@ -91,6 +90,8 @@ class Stack:
             "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(self.folder / "server-state"),
             "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
             "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
+            "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
+            "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(free_port()),
             "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first_direct_port),
             "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first_direct_port + _DIRECT_PORTS),
         }
@@ -137,16 +138,14 @@ class Stack:
             return []
         return [process for process in family if name in process_name(process)]
 
-    def terminate(self) -> None:
-        """What systemd, Docker or a supervisor does."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+    def interrupt(self) -> None:
+        """What Ctrl-C does: `serve run` shuts Serve down, which drains the replicas."""
+        self._signal(signal.SIGINT)
 
     def wait_until_stopped(self) -> list[str]:
-        """Wait for the end of every process of the stack after `terminate`; kill what stays and return its names."""
+        """After a signal, wait for the end of every process of the stack. Kill what stays, and return its names."""
         assert self._process is not None
-        family = [process for process in self._family if process_name(process)]
-        _, alive = psutil.wait_procs([psutil.Process(self.pid), *family] if self._alive() else family, STOP_TIMEOUT_S)
+        _, alive = psutil.wait_procs(self._family, timeout=STOP_TIMEOUT_S)
         left = [name for name in map(process_name, alive) if name]
         for process in alive:
             process.kill()
@@ -154,15 +153,17 @@ class Stack:
         return left
 
     def stop(self) -> list[str]:
-        """Terminate, wait, remove the folder. Returns the names of processes that had to be killed."""
-        self._family = self.processes()
-        self.terminate()
+        """End it as a supervisor does, and remove its folder. Returns the names of processes that had to be killed."""
+        self._signal(signal.SIGTERM)
         left = self.wait_until_stopped()
         shutil.rmtree(self.folder, ignore_errors=True)
         return left
 
-    def _alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.poll() is None:
+            root = psutil.Process(self.pid)
+            self._family = [root, *root.children(recursive=True)]  # listed before: orphans lose their parent
+            self._process.send_signal(number)
 
 
 def _free_block(size: int) -> int:

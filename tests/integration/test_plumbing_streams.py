@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import aiohttp
 import pytest
 
-from tests.integration.client import CHAT, COMPLETIONS, Ask, Reply, completion
+from tests.integration.client import CHAT, COMPLETIONS, Ask, Reply, completion, open_session
 from tests.integration.configs import MODEL
 from tests.integration.stack import Stack
 
 
 async def ask(stack: Stack, body: dict[str, Any], route: str = COMPLETIONS) -> Reply:
-    async with aiohttp.ClientSession() as session:
+    async with open_session() as session:
         return await Ask(session, stack.url + route, body).task
 
 
@@ -37,7 +36,7 @@ async def test_tokens_leave_as_they_are_made(plumbing: Stack) -> None:
 
 async def test_streams_side_by_side_do_not_mix(plumbing: Stack) -> None:
     prompts = [[100 + number, 7, 9] for number in range(16)]
-    async with aiohttp.ClientSession() as session:
+    async with open_session() as session:
         url = plumbing.url + COMPLETIONS
         whole = [await Ask(session, url, completion(40, prompt=prompt)).task for prompt in prompts]
         running = [Ask(session, url, completion(40, prompt=prompt, stream=True)) for prompt in prompts]

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.integration.client import COMPLETIONS, Ask, completion
+from tests.integration.client import COMPLETIONS, Ask, completion, open_session
 from tests.integration.cluster import Cluster
 from tests.integration.stack import Stack
 
@@ -42,7 +42,7 @@ async def test_requests_cancelled_at_any_moment_leave_nothing_running(
         async with gate:
             return await leave_after(session, plumbing.url + COMPLETIONS, body, patience_s)
 
-    async with aiohttp.ClientSession() as session:
+    async with open_session() as session:
         left = await asyncio.gather(*(one(session) for _ in range(REQUESTS)))
         assert sum(left) > REQUESTS * 0.9, "the answers were too short for this test"
         await asyncio.to_thread(plumbing_cluster.wait_until_idle)
@@ -54,7 +54,7 @@ async def test_requests_cancelled_at_any_moment_leave_nothing_running(
 async def test_leaving_after_the_first_token_ends_the_stream(
     plumbing: Stack, plumbing_cluster: Cluster, path: str
 ) -> None:
-    async with aiohttp.ClientSession() as session:
+    async with open_session() as session:
         asking = Ask(session, plumbing.url + COMPLETIONS, completion(LONG_TOKENS, path=path, stream=True))
         await asking.began.wait()
         asking.task.cancel()
@@ -63,7 +63,7 @@ async def test_leaving_after_the_first_token_ends_the_stream(
 
 
 async def test_a_cancelled_request_leaves_its_neighbours_alone(plumbing: Stack, plumbing_cluster: Cluster) -> None:
-    async with aiohttp.ClientSession() as session:
+    async with open_session() as session:
         url = plumbing.url + COMPLETIONS
         staying = [Ask(session, url, completion(800, path="hot", stream=True)) for _ in range(4)]
         leaving = [Ask(session, url, completion(LONG_TOKENS, path="hot", stream=True)) for _ in range(4)]
