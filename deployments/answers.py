@@ -163,7 +163,7 @@ class EngineResponse(Response):
         """The last event of a broken stream. No `[DONE]` follows: the answer is not complete."""
         body = reason.body()
         if self._dispatch.route == RESPONSES:
-            error = {"type": "error", "sequence_number": 0, **body["error"]}
+            error = {**body["error"], "type": "error", "sequence_number": 0}
             return b"event: error\ndata: " + json.dumps(error).encode() + b"\n\n"
         return b"data: " + json.dumps(body).encode() + b"\n\n"
 

@@ -80,9 +80,21 @@ class LeasedAnswers:
             self._forget_unattended()
 
     def _marking(self, send: Send) -> Send:
+        """`send`, which tells the ingress of a dead engine: by a header, or by breaking off an answer that has begun.
+
+        vLLM would end such a stream like a complete one: with an error event, but with `[DONE]` after it.
+        """
+
+        streaming = False
+
         async def marking_send(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] >= 500 and self._engine_dead():
-                message["headers"] = [*message.get("headers", ()), (ENGINE_DEAD_HEADER.encode(), b"1")]
+            nonlocal streaming
+            if message["type"] == "http.response.start":
+                streaming = message["status"] < 500
+                if not streaming and self._engine_dead():
+                    message["headers"] = [*message.get("headers", ()), (ENGINE_DEAD_HEADER.encode(), b"1")]
+            elif streaming and self._engine_dead():
+                raise ConnectionAbortedError("the engine died in the middle of this answer")
             await send(message)
 
         return marking_send

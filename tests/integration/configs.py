@@ -30,7 +30,7 @@ def plumbing(tiny_model: str) -> dict[str, Any]:
     arguments["paths"]["hot"]["replicas"] = 2
     for path in arguments["paths"].values():
         path["engine"] = {"kv_cache_memory_bytes": 64 * 1024**2}
-    arguments["limits"] = {"max_body_bytes": MAX_BODY_BYTES}
+    arguments["limits"] = {"max_body_bytes": MAX_BODY_BYTES, "drain_timeout_s": 240}
     arguments["routing"]["allow_forced_path"] = True
     return document
 

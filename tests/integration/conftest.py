@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +77,12 @@ def plumbing_cluster(plumbing: Stack) -> Iterator[Cluster]:
     cluster.close()
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failure shows the end of what the stack has logged."""
-    outcome: Any = yield
-    report = outcome.get_result()
+    report = yield
     stacks = getattr(item, "funcargs", {}).get("stacks")
     stack = stacks.stack if isinstance(stacks, Stacks) else None
     if report.failed and stack is not None and stack.log_path.exists():
         report.sections.append(("serve run", stack.log_text()[-_LOG_TAIL:]))
+    return report

@@ -51,17 +51,18 @@ class Caller:
         )
 
     def chat(self, **options: Any) -> Any:
-        return self.openai.chat.completions.create(
-            **{"model": self.model, "messages": FRANCE, "temperature": 0, "max_tokens": 12} | options
-        )
+        request: Any = self.openai.chat.completions.create
+        return request(**{"model": self.model, "messages": FRANCE, "temperature": 0, "max_tokens": 12} | options)
 
     def complete(self, **options: Any) -> Any:
-        return self.openai.completions.create(
+        request: Any = self.openai.completions.create
+        return request(
             **{"model": self.model, "prompt": "The capital of France is", "temperature": 0, "max_tokens": 8} | options
         )
 
     def respond(self, **options: Any) -> Any:
-        return self.openai.responses.create(
+        request: Any = self.openai.responses.create
+        return request(
             **{"model": self.model, "input": "Say hello.", "temperature": 0, "max_output_tokens": 8} | options
         )
 

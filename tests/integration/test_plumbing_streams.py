@@ -18,7 +18,7 @@ async def ask(stack: Stack, body: dict[str, Any], route: str = COMPLETIONS) -> R
 
 @pytest.mark.parametrize("path", ["hot", "cold"])
 async def test_a_stream_has_every_token_of_the_whole_answer_in_order(plumbing: Stack, path: str) -> None:
-    fields = {"path": path, "return_token_ids": True}
+    fields: dict[str, Any] = {"path": path, "return_token_ids": True}
     whole = await ask(plumbing, completion(400, **fields))
     streamed = await ask(plumbing, completion(400, stream=True, **fields))
     assert streamed.complete

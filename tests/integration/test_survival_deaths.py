@@ -53,6 +53,7 @@ async def test_a_dead_hot_engine_costs_only_the_streams_that_had_begun_on_it(
     plumbing: Stack, plumbing_cluster: Cluster, victim: Callable[[Cluster], psutil.Process]
 ) -> None:
     url = plumbing.url + COMPLETIONS
+    await asyncio.to_thread(_wait_for_both_hot_replicas, plumbing_cluster)
     dying = victim(plumbing_cluster)
     family = [dying, *dying.children(recursive=True)]
     async with open_session() as session:

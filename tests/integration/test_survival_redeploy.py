@@ -9,45 +9,78 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import httpx
 
-from tests.integration.client import CHAT, COMPLETIONS, PATH_HEADER, Ask, completion, open_session
+from tests.integration.client import CHAT, COMPLETIONS, PATH_HEADER, Ask, Reply, completion, open_session
 from tests.integration.cluster import Cluster, eventually
 from tests.integration.configs import MODEL
 from tests.integration.stack import Stack
 
 REDEPLOY_TIMEOUT_S = 420.0
-TOKENS = 3000
+TOKENS = 800
+ASSUMED_OUTPUT_TOKENS = 600  # of the new configuration: long, so what names no limit has become cold
 
 
 def deploy(stack: Stack, config: dict[str, Any], dashboard_url: str) -> None:
     serve = Path(sys.executable).with_name("serve")
-    command = [serve, "deploy", "--address", dashboard_url, stack.write_config(config)]
+    command: list[str | Path] = [serve, "deploy", "--address", dashboard_url, stack.write_config(config)]
     subprocess.run(command, cwd=stack.folder, check=True, capture_output=True, timeout=120)  # noqa: S603
 
 
-async def test_answers_that_have_begun_outlive_a_redeploy(plumbing: Stack, plumbing_cluster: Cluster) -> None:
-    """The new configuration assumes long answers: it serves once a request without `max_tokens` has become cold."""
-    changed = copy.deepcopy(plumbing.config)
-    changed["applications"][0]["args"]["routing"]["assumed_output_tokens"] = 600
-    url = plumbing.url + COMPLETIONS
-    async with open_session() as session:
-        streams = [Ask(session, url, completion(TOKENS, path=path, stream=True)) for path in ("hot", "hot", "cold")]
-        whole = [Ask(session, url, completion(TOKENS, path=path)) for path in ("hot", "cold")]
-        await asyncio.gather(*(asking.began.wait() for asking in streams))
-        await asyncio.to_thread(deploy, plumbing, changed, plumbing_cluster.dashboard_url)
-        replies = [await asking.task for asking in streams]
-        answers = [await asking.task for asking in whole]
-    assert all(reply.complete for reply in replies)
-    assert [reply.json["usage"]["completion_tokens"] for reply in answers] == [TOKENS, TOKENS]
+class SteadyClient:
+    """Sends one request after the other on one path, and keeps every answer that has begun."""
 
+    def __init__(self, url: str, path: str, stream: bool) -> None:
+        self.replies: list[Reply] = []
+        self.broken: list[BaseException] = []
+        self._leave = asyncio.Event()
+        self._task = asyncio.create_task(self._run(url, completion(TOKENS, path=path, stream=stream)))
+
+    async def _run(self, url: str, body: dict[str, Any]) -> None:
+        async with open_session() as session:
+            while not self._leave.is_set():
+                asking = Ask(session, url, body)
+                try:
+                    self.replies.append(await asking.task)
+                except aiohttp.ClientError as error:
+                    if asking.began.is_set():
+                        self.broken.append(error)
+                    await asyncio.sleep(0.5)  # nobody listens while the one ingress is replaced
+
+    async def leave(self) -> None:
+        self._leave.set()
+        await self._task
+
+
+async def test_answers_that_have_begun_outlive_a_redeploy(plumbing: Stack, plumbing_cluster: Cluster) -> None:
+    changed = copy.deepcopy(plumbing.config)
+    changed["applications"][0]["args"]["routing"]["assumed_output_tokens"] = ASSUMED_OUTPUT_TOKENS
+    url = plumbing.url + COMPLETIONS
+    clients = [SteadyClient(url, path, stream) for path in ("hot", "cold") for stream in (True, True, False)]
+    await asyncio.to_thread(deploy, plumbing, changed, plumbing_cluster.dashboard_url)
+    await asyncio.to_thread(_wait_for_the_new_configuration, plumbing, plumbing_cluster)
+    for client in clients:
+        await client.leave()
+    answered = [reply for client in clients for reply in client.replies if reply.status == 200]
+    assert [error for client in clients for error in client.broken] == []
+    assert all(reply.complete for reply in answered if reply.streamed)
+    assert {reply.json["usage"]["completion_tokens"] for reply in answered if not reply.streamed} == {TOKENS}
+    assert len({reply.replica for reply in answered}) > 3, "old and new replicas have answered"
+    await asyncio.to_thread(plumbing_cluster.wait_until_idle)
+
+
+def _wait_for_the_new_configuration(stack: Stack, cluster: Cluster) -> None:
     def path_without_a_limit() -> str | None:
         body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "stop": ["a", "e", "i"]}
         try:
-            return httpx.post(plumbing.url + CHAT, json=body, timeout=120).headers.get(PATH_HEADER)
+            headers = httpx.post(stack.url + CHAT, json=body, timeout=120).headers
         except httpx.TransportError:
             return None
+        return str(headers.get(PATH_HEADER))
+
+    def renewed() -> bool:
+        return [cluster.running_replicas(name) for name in ("HotEngine", "ColdEngine", "Ingress")] == [2, 1, 1]
 
     eventually(lambda: path_without_a_limit() == "cold", "the new configuration serves", REDEPLOY_TIMEOUT_S)
-    eventually(lambda: plumbing_cluster.running_replicas("HotEngine") == 2, "all replicas renewed", REDEPLOY_TIMEOUT_S)
-    await asyncio.to_thread(plumbing_cluster.wait_until_idle)
+    eventually(renewed, "all replicas renewed", REDEPLOY_TIMEOUT_S)

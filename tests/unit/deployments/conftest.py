@@ -1,0 +1,41 @@
+"""Real servers on loopback for the tests of the private hop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from starlette.types import ASGIApp
+
+from deployments.private_server import PrivateServer
+from tests.fakes import ServeApp
+
+
+@pytest.fixture
+async def serve_app() -> AsyncIterator[ServeApp]:
+    """Serves ASGI apps, each on a port of its own, until the test ends."""
+    servers: list[PrivateServer] = []
+
+    async def start(app: ASGIApp) -> PrivateServer:
+        server = PrivateServer(without_lifespan(app), "127.0.0.1")
+        await server.start()
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        await server.stop()
+
+
+def without_lifespan(app: ASGIApp) -> ASGIApp:
+    """An app that answers the server's start and stop, so that `app` sees requests only."""
+
+    async def answering(scope, receive, send):  # type: ignore[no-untyped-def]
+        if scope["type"] != "lifespan":
+            await app(scope, receive, send)
+            return
+        for phase in ("startup", "shutdown"):
+            assert (await receive())["type"] == f"lifespan.{phase}"
+            await send({"type": f"lifespan.{phase}.complete"})
+
+    return answering
