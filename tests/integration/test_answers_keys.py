@@ -24,7 +24,7 @@ def ask(stack: Stack, key: str, body: dict[str, Any], headers: dict[str, str] | 
     [
         {},
         {"authorization": "Bearer sk-wrong-key"},
-        {"authorization": "Bearer "},
+        {"authorization": "Bearer"},
         {"authorization": KEYS["owner"]},
         {"authorization": f"Basic {KEYS['owner']}"},
         {"authorization": f"Bearer {KEYS['owner']}x"},
