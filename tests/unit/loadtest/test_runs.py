@@ -144,7 +144,9 @@ def test_locust_runs_the_same_file(server: Target, tmp_path: Path) -> None:
     )
     assert done.returncode == EXIT_OK, done.stderr
     records = json.loads((tmp_path / "r.json").read_text())["records"]
-    assert {record["outcome"] for record in records} == {"ok"}
+    outcomes = [record["outcome"] for record in records]
+    assert "ok" in outcomes
+    assert set(outcomes) <= {"ok", "unfinished"}, "what the end of the run cut off is neither lost nor called failed"
 
 
 async def test_an_open_loop_sends_everything_and_notes_its_lag() -> None:
