@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from commands.check import check
+from commands.drain import drain
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -13,3 +14,4 @@ def main() -> None:
 
 
 main.add_command(check)
+main.add_command(drain)

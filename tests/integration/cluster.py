@@ -61,10 +61,6 @@ class Cluster:
 
         eventually(all_zero, "every replica's counters at zero", timeout_s)
 
-    def delete_application(self) -> None:
-        """Ask Serve to end the application, without waiting for it."""
-        serve.delete(APPLICATION, _blocking=False)
-
     def running_replicas(self, deployment: str) -> int:
         """Replicas that Serve calls running, and that are not about to be replaced."""
         status: Any = serve.status().applications[APPLICATION].deployments[deployment]
