@@ -138,6 +138,9 @@ class Ingress:
         body, ignored = self._sanitise(await self._json_body(request), client)
         forced, ignored = self._forced_path(request, body, client, ignored)
         rendered = await self._renderer.render(route, body, forced)
+        most = self._config.limits.max_sequences
+        if rendered.features.sequences > most:
+            raise InvalidRequestError(f"prompts times `n` is above {most} (limits.max_sequences)", param="n")
         classification = classify(rendered.features, self._config.routing, self._spec.context_tokens)
         return EngineResponse(
             Dispatch(

@@ -167,6 +167,7 @@ class LimitsConfig(_Part):
     """Bounds of one request and of waiting."""
 
     max_body_bytes: PositiveInt = 8 * 1024 * 1024
+    max_sequences: PositiveInt = Field(default=128, description="prompts times `n` of one request")
     lease_timeout_s: float = Field(default=30.0, gt=0, description="longest wait for a replica with room")
     engine_silence_timeout_s: float = Field(
         default=300.0,
