@@ -17,7 +17,7 @@ HELLO = [{"role": "user", "content": "hello"}]
 LONG = "word " * 9000  # more tokens than the context has
 
 BAD_BODIES: dict[str, tuple[str, dict[str, Any], int, str | None, str | None]] = {
-    "too many sequences": (CHAT, {"messages": HELLO, "n": 129}, 400, "n", None),
+    "too many sequences": (CHAT, {"model": MODEL, "messages": HELLO, "n": 129}, 400, "n", None),
     "unknown model": (CHAT, {"model": "gpt-9", "messages": HELLO}, 404, "model", "model_not_found"),
     "unknown suffix": (CHAT, {"model": f"{MODEL}:warm", "messages": HELLO}, 404, "model", "model_not_found"),
     "no model": (CHAT, {"messages": HELLO}, 400, "model", None),
