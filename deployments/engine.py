@@ -78,7 +78,7 @@ class EngineReplica:
         }
 
     def _unfinished_requests(self) -> int:
-        count: int = self._engine.output_processor.get_num_unfinished_requests()  # type: ignore[no-untyped-call]
+        count: int = self._engine.output_processor.get_num_unfinished_requests()  # type: ignore[no-untyped-call]  # its library leaves it untyped
         return count
 
     async def check_health(self) -> None:
@@ -99,7 +99,7 @@ def _bind_address() -> str:
     """Loopback where this is the only node, else the address by which the other nodes' ingresses reach this one."""
     import ray
 
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]  # its library leaves it untyped
     if len([node for node in nodes if node["Alive"]]) <= 1:
         return "127.0.0.1"
-    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]  # its library leaves it untyped

@@ -107,7 +107,7 @@ def _cuda_devices() -> list[tuple[str, int, tuple[int, int]]]:
     if command is None:
         return []
     try:
-        answer = subprocess.run([command, *_NVIDIA_SMI], capture_output=True, text=True, check=True, timeout=60)  # noqa: S603
+        answer = subprocess.run([command, *_NVIDIA_SMI], capture_output=True, text=True, check=True, timeout=60)  # noqa: S603 - the command is our own
     except (OSError, subprocess.SubprocessError):  # the driver is not loaded, or does not answer
         return []
     devices = parse_nvidia_smi(answer.stdout)
@@ -132,4 +132,4 @@ def parse_nvidia_smi(output: str) -> list[tuple[str, int, tuple[int, int]]]:
 
 def _mps_running() -> bool:
     """The control daemon keeps its pipe in this folder for as long as it runs."""
-    return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists()  # noqa: S108
+    return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists()  # noqa: S108 - MPS's own default

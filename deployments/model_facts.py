@@ -57,7 +57,7 @@ def is_registered(architecture: str, brings_own_code: bool) -> bool:
     from vllm import ModelRegistry
     from vllm.plugins import load_general_plugins
 
-    load_general_plugins()  # type: ignore[no-untyped-call]
+    load_general_plugins()  # type: ignore[no-untyped-call]  # its library leaves it untyped
     return architecture in ModelRegistry.get_supported_archs() or hasattr(transformers, architecture)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import State
 
-from app.errors import ApiError, InvalidRequestError, NotFoundError
+from app.errors import InvalidRequestError, NotFoundError
 from app.requests import RequestFeatures, RequestPath
 from deployments.engine_errors import api_error
 
@@ -26,7 +26,6 @@ class OpenAIRoute:
 CHAT = OpenAIRoute("/v1/chat/completions", "messages", ("max_completion_tokens", "max_tokens"))
 COMPLETIONS = OpenAIRoute("/v1/completions", "prompt", ("max_tokens",), default_limit=16)
 RESPONSES = OpenAIRoute("/v1/responses", "input", ("max_output_tokens",))
-ROUTES = (CHAT, COMPLETIONS, RESPONSES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +35,10 @@ class Rendered:
     Args:
         features: what decisions are made on.
         body: the client's body with the prompt's token ids in it, for the engine's OpenAI app.
-        stream: whether the client asked for server-sent events.
     """
 
     features: RequestFeatures
     body: dict[str, Any]
-    stream: bool
 
 
 class Renderer:
@@ -116,7 +113,7 @@ class Renderer:
             sequences=len(prompts) * int(body.get("n") or 1),
             forced_path=forced_path,
         )
-        return Rendered(features, _with_token_ids(route, body, prompts), stream=bool(body.get("stream")))
+        return Rendered(features, _with_token_ids(route, body, prompts))
 
     async def _prompts(self, route: OpenAIRoute, body: dict[str, Any]) -> list[list[int]]:
         from vllm.entrypoints.serve.engine.protocol import ErrorResponse
@@ -227,8 +224,6 @@ def _validated(kind: Any, body: dict[str, Any]) -> Any:
         where = ".".join(str(part) for part in first["loc"])
         message = f"{where}: {first['msg']}" if where else first["msg"]
         raise InvalidRequestError(message, param=str(first["loc"][0]) if first["loc"] else None) from None
-    except ApiError:
-        raise
     except Exception as error:  # vLLM's validators raise errors of their own from inside pydantic
         parameter = getattr(error, "parameter", None)
         raise InvalidRequestError(str(error), param=parameter) from None

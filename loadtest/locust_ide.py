@@ -9,4 +9,4 @@ if __name__ == "__main__":
 
     main()
 else:  # Locust imports this file and looks for its users. Importing Locust patches the process: not for the command.
-    from loadtest.locust_users import *  # noqa: F403
+    from loadtest.locust_users import *  # noqa: F403 - Locust collects users by name

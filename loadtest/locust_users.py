@@ -50,7 +50,7 @@ class _Test:
 _test = _Test()
 
 
-@events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
+@events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]  # Locust leaves it untyped
 def _add_options(parser: Any) -> None:
     parser.add_argument("--seed", type=int, default=0, env_var="LOADTEST_SEED", help="Same seed, same requests")
     parser.add_argument("--api-key", default="", env_var="OPENAI_API_KEY", help="Bearer token", include_in_web_ui=False)
@@ -63,7 +63,7 @@ def _target(environment: Any) -> Target:
     return Target(environment.host or DEFAULT_HOST, environment.parsed_options.api_key or None)
 
 
-@events.test_start.add_listener  # type: ignore[untyped-decorator]
+@events.test_start.add_listener  # type: ignore[untyped-decorator]  # Locust leaves it untyped
 def _probe(environment: Any, **_: Any) -> None:
     target = _target(environment)
     served = served_model(target)
@@ -78,7 +78,7 @@ def _probe(environment: Any, **_: Any) -> None:
     environment.stop_timeout = environment.stop_timeout or DRAIN_S
 
 
-@events.quitting.add_listener  # type: ignore[untyped-decorator]
+@events.quitting.add_listener  # type: ignore[untyped-decorator]  # Locust leaves it untyped
 def _report(environment: Any, **_: Any) -> None:
     if _test.workload is None:  # no test was started
         return
@@ -201,7 +201,7 @@ if os.environ.get("LOADTEST_SHAPE"):
         duration_s = float(os.environ.get("LOADTEST_DURATION_S", "60"))
 
         def tick(self) -> tuple[int, float] | None:
-            elapsed = self.get_run_time() / self.duration_s  # type: ignore[no-untyped-call]
+            elapsed = self.get_run_time() / self.duration_s  # type: ignore[no-untyped-call]  # its library leaves it untyped
             return None if elapsed >= 1 else (round(self.users * self.curve(elapsed)), float(self.users))
 
     __all__.append("Shaped")

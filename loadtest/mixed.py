@@ -62,7 +62,7 @@ def plan_load(workload: WorkloadConfig, options: dict[str, Any]) -> tuple[Load, 
     count = math.ceil(options["users"] * peak)
     pools = [SlotPool(workload, dict.fromkeys(TrafficClass, 1), f"user{number}") for number in range(count)]
     warmup = [request for pool in pools for request in pool.warmup()] if options["warmup"] else []
-    users = [closed_loop_user(pool, random.Random(f"{seed}/user/{number}")) for number, pool in enumerate(pools)]  # noqa: S311
+    users = [closed_loop_user(pool, random.Random(f"{seed}/user/{number}")) for number, pool in enumerate(pools)]  # noqa: S311 - varies load, guards nothing
     return ClosedLoop(users, options["users"], options["think_s"], shape, options["max_requests"], seed), warmup
 
 

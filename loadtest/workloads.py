@@ -133,7 +133,7 @@ class Session:
         wanted = drawn * scale * self.workload.prompt_scale
         largest = min(wanted, self.workload.room_tokens * 0.75 / growth(profile.turns - 1, profile.turns))
         prompt = max(MIN_TOKENS, round(largest * growth(turn, profile.turns)))
-        wanted_output = profile.output.draw(random.Random(f"{self._seed}/output/{turn}"))  # noqa: S311
+        wanted_output = profile.output.draw(random.Random(f"{self._seed}/output/{turn}"))  # noqa: S311 - varies load, guards nothing
         wanted_output = max(MIN_TOKENS, round(wanted_output * scale * self.workload.output_scale))
         output = min(wanted_output, self.workload.room_tokens - prompt)
         return Lengths(
@@ -199,7 +199,7 @@ def _ide_content(session: Session, turn: int, tokens: int) -> _Content:
     lines = take_tokens(code_lines(session._seed), tokens, ratio)
     oldest = len(take_tokens(code_lines(session._seed), session.lengths(0).prompt, ratio)) - 1  # it is complete
     for edit in range(1, turn + 1):
-        rng = random.Random(f"{session._seed}/edit/{edit}")  # noqa: S311
+        rng = random.Random(f"{session._seed}/edit/{edit}")  # noqa: S311 - varies load, guards nothing
         if oldest >= 12 and rng.random() < 0.25:
             lines[rng.randrange(oldest * 2 // 3, oldest)] += f"  # {rng.choice(NOTES)}"
     return COMPLETION_ENDPOINT, {"prompt": "\n".join(lines)}

@@ -13,6 +13,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deployments.private_server import PrivateServer
 
+# config.json of a model that the configuration code can reason about; no weights belong to it.
+TINY_LLAMA_CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 4096,
+}
+
 
 class FakeClock:
     """Monotonic seconds that pass only when told to."""

@@ -32,7 +32,7 @@ def deployment_config(router: str, engines: int) -> dict[str, Any]:
     if router == "prefix":
         from ray.serve.config import RequestRouterConfig
 
-        config["request_router_config"] = RequestRouterConfig(request_router_class=PREFIX_ROUTER)  # type: ignore[arg-type]
+        config["request_router_config"] = RequestRouterConfig(request_router_class=PREFIX_ROUTER)  # type: ignore[arg-type]  # a stand-in, or a type that pydantic accepts
     return config
 
 
@@ -42,7 +42,7 @@ def build(model: str, name: str, router: str, engines: int, engine_options: dict
 
     config = LLMConfig(
         model_loading_config={"model_id": name, "model_source": model},
-        accelerator_config={"kind": "cpu"},  # type: ignore[arg-type]
+        accelerator_config={"kind": "cpu"},  # type: ignore[arg-type]  # a stand-in, or a type that pydantic accepts
         placement_group_config={"bundles": [{"CPU": 0.5}]},
         deployment_config=deployment_config(router, engines),
         engine_kwargs={"enforce_eager": True, "enable_prompt_tokens_details": True, **engine_options},
@@ -71,7 +71,7 @@ def main(model: str, name: str, router: str, engines: int, port: int, **engine_o
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     ended.wait()
-    serve.shutdown()  # type: ignore[no-untyped-call]
+    serve.shutdown()  # type: ignore[no-untyped-call]  # its library leaves it untyped
 
 
 if __name__ == "__main__":

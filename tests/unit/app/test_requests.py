@@ -20,7 +20,7 @@ def test_without_knowledge_of_a_cache_every_token_is_uncached() -> None:
 def test_features_do_not_change() -> None:
     features = RequestFeatures(prompt_tokens=1, max_output_tokens=1)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        features.prompt_tokens = 2  # type: ignore[misc]
+        features.prompt_tokens = 2  # type: ignore[misc]  # the assignment that must fail
 
 
 def test_a_path_is_its_name() -> None:

@@ -10,15 +10,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from commands.main import main
+from tests.fakes import TINY_LLAMA_CONFIG
 
 ROOT = Path(__file__).parents[3]
-MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 4096,
-}
 
 
 @pytest.fixture
@@ -27,7 +21,7 @@ def check(tmp_path, monkeypatch):
     monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
     monkeypatch.setenv("COLUMNS", "200")
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text(json.dumps(MODEL))
+    (tmp_path / "model" / "config.json").write_text(json.dumps(TINY_LLAMA_CONFIG))
 
     def run(*options: str, change=lambda document: None) -> Result:
         document = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
@@ -85,7 +79,7 @@ def test_every_fault_is_printed_on_a_line_of_its_own_and_the_exit_code_is_1(chec
     ]
 
 
-@pytest.mark.parametrize("options", [{"host": "0.0.0.0"}, {}, {"host": "192.0.2.1"}])  # noqa: S104
+@pytest.mark.parametrize("options", [{"host": "0.0.0.0"}, {}, {"host": "192.0.2.1"}])  # noqa: S104 - an address to refuse
 def test_a_port_open_to_the_network_without_keys_is_refused(check, options):
     result = check("--json", change=lambda document: document.update(http_options=options))
     assert result.exit_code == 1
@@ -118,5 +112,5 @@ def test_help_imports_neither_ray_nor_pydantic():
         "assert 'check' in CliRunner().invoke(main, ['--help']).output\n"
         "print([name for name in ('ray', 'vllm', 'torch', 'pydantic') if name in sys.modules])"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)  # noqa: S603
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)  # noqa: S603 - the command is our own
     assert ran.stdout.strip() == "[]"

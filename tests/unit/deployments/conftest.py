@@ -30,7 +30,7 @@ async def serve_app() -> AsyncIterator[ServeApp]:
 def without_lifespan(app: ASGIApp) -> ASGIApp:
     """An app that answers the server's start and stop, so that `app` sees requests only."""
 
-    async def answering(scope, receive, send):  # type: ignore[no-untyped-def]
+    async def answering(scope, receive, send):  # type: ignore[no-untyped-def]  # any ASGI app
         if scope["type"] != "lifespan":
             await app(scope, receive, send)
             return

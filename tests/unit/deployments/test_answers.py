@@ -68,7 +68,7 @@ class Setting:
         self.method, self.suspects, self.client = method, suspects, Client()
         self._dispatch = Dispatch(
             route=route,
-            rendered=Rendered(RequestFeatures(3, 4), {"model": "m"}, stream=True),
+            rendered=Rendered(RequestFeatures(3, 4), {"model": "m"}),
             classification=Classification(RequestPath.HOT, "short_prompt_and_output"),
             handle=FakeHandle(method),
             connections=EngineConnections(30),

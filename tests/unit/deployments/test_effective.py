@@ -8,21 +8,14 @@ import pytest
 from app.config.schema import AppConfig
 from app.errors import ConfigError
 from deployments.effective import EffectiveConfig, effective_config
-
-MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 4096,
-}
+from tests.fakes import TINY_LLAMA_CONFIG
 
 
 @pytest.fixture
 def effective(tmp_path, monkeypatch):
     for name in ("VLLM_CPU_KVCACHE_SPACE", "CUDA_LAUNCH_BLOCKING"):
         monkeypatch.delenv(name, raising=False)
-    (tmp_path / "config.json").write_text(json.dumps(MODEL))
+    (tmp_path / "config.json").write_text(json.dumps(TINY_LLAMA_CONFIG))
 
     def resolve(loopback: bool = True, **engine: Any) -> EffectiveConfig:
         traffic = {"mean_prompt_tokens": 100, "mean_output_tokens": 10, "target_concurrency": 2}

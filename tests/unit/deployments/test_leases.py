@@ -16,7 +16,7 @@ B = FakeReplica("b")
 
 
 def lease_on(method: FakeMethod, excluded: frozenset[str] = frozenset(), timeout_s: float = 30.0) -> Lease:
-    return Lease(FakeHandle(method), "hot", excluded, timeout_s)  # type: ignore[arg-type]
+    return Lease(FakeHandle(method), "hot", excluded, timeout_s)  # type: ignore[arg-type]  # a stand-in, or a type that pydantic accepts
 
 
 async def test_a_lease_tells_how_to_reach_its_replica() -> None:

@@ -27,7 +27,7 @@ def mooncake(tmp_path: Path) -> Path:
     return path
 
 
-def plan(requests: list[TraceRequest], part: Slice = Slice(), context_tokens: int = 8192) -> Replay:  # noqa: B008
+def plan(requests: list[TraceRequest], part: Slice = Slice(), context_tokens: int = 8192) -> Replay:  # noqa: B008 - a frozen value
     return plan_replay(requests, part, "m", context_tokens, seed=0, exact_outputs=True)
 
 

@@ -132,14 +132,14 @@ def test_the_file_is_a_command_and_needs_no_locust(server: Target) -> None:
     ]
     block = "import sys; sys.modules['locust'] = None"  # importing it would fail
     code = f"{block}; sys.argv = {command[1:]!r}; import runpy; runpy.run_path(sys.argv[0], run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)  # noqa: S603
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)  # noqa: S603 - the command is our own
     assert done.returncode == EXIT_OK, done.stdout + done.stderr
 
 
 def test_locust_runs_the_same_file(server: Target, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "locust", "-f", "loadtest/locust_ide.py", "--headless", "-u", "3", "-r", "3"]
     command += ["-t", "10s", "--host", server.url, "--stream-json", str(tmp_path / "r.json"), "--min-goodput", "0"]
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(  # noqa: S603 - the command is our own
         command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == EXIT_OK, done.stderr
