@@ -1,0 +1,41 @@
+"""What an engine replica tells of itself, 10 times a second: its cache as hashes, its load as numbers, no content."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ReplicaLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """The load of one engine, at the end of one of its steps.
+
+    Args:
+        running_requests: sequences in the engine's batch.
+        waiting_requests: sequences it has queued.
+        queued_prefill_tokens: prompt tokens that its queued and running sequences have still to compute.
+        decode_tokens: tokens of context of the sequences that are decoding; what each step has to read.
+        kv_usage_ratio: blocks in use by running sequences over all, 0 to 1. Cached but unused blocks count as free.
+        kv_blocks: blocks of the whole cache.
+        preemptions: since the engine started.
+    """
+
+    running_requests: int = 0
+    waiting_requests: int = 0
+    queued_prefill_tokens: int = 0
+    decode_tokens: int = 0
+    kv_usage_ratio: float = 0.0
+    kv_blocks: int = 0
+    preemptions: int = 0
+
+
+class CacheChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The net change of one replica's cache since the message before. Applied in the order of the fields.
+
+    Args:
+        cleared: forget everything held before.
+        removed: chain hashes of blocks that the cache no longer holds.
+        stored: chain hashes of blocks that it holds now. No hash is in both.
+    """
+
+    cleared: bool = False
+    removed: tuple[int, ...] = ()
+    stored: tuple[int, ...] = ()
