@@ -1,0 +1,158 @@
+"""Which replica of a path gets a request, and why: the one where it costs least, in tokens still to compute."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from app.config.schema import RoutingConfig
+from app.state.cluster_view import ClusterView, ReplicaStanding
+
+# Beside the replicas that hold the longest prefixes only a few random ones are compared: without a match nothing but the
+# load matters, and the least loaded of eight is nearly as good as the least loaded of all. It also keeps routers that share no
+# state apart. Up to eight replicas that is all of them.
+_HOLDERS = 16
+_OTHERS = 8
+
+
+class RoutingReason(StrEnum):
+    """Why a replica was chosen."""
+
+    ONLY_REPLICA = "only_replica"
+    PREFIX_HIT = "prefix_hit"
+    LEAST_LOADED = "least_loaded"
+    TIE = "tie"
+    STALE_PROBE = "stale_probe"
+    FALLBACK = "fallback"  # every replica is full, excluded or of unknown load
+
+
+class RoutingRequest(msgspec.Struct, frozen=True):
+    """What the choice depends on.
+
+    Args:
+        prompt_tokens: all of the prompt.
+        hashes: chain hashes of its full blocks, first to last.
+        block_size: tokens per block of this path's engines.
+        excluded: unique ids of replicas to avoid: they have just failed this request, or are full.
+        session_replica: the replica that served this request's session last.
+    """
+
+    prompt_tokens: int
+    hashes: Sequence[int]
+    block_size: int
+    excluded: Collection[str] = ()
+    session_replica: str | None = None
+
+
+class ScoredReplica(msgspec.Struct, frozen=True):
+    """The cost of one replica.
+
+    Args:
+        matched_tokens: prompt tokens that its cache is expected to save.
+        cost: tokens. That of a stale replica counts no report.
+        usable: its load is known, it has room and it is not excluded.
+    """
+
+    standing: ReplicaStanding
+    matched_tokens: int
+    cost: float
+    usable: bool
+
+
+class RoutingDecision(msgspec.Struct, frozen=True):
+    """The chosen replica. The reason goes to headers, metrics and logs unchanged."""
+
+    replica_id: str
+    reason: RoutingReason
+    matched_tokens: int
+    cost: float
+
+
+def route(
+    request: RoutingRequest, view: ClusterView, rules: RoutingConfig, rng: random.Random
+) -> RoutingDecision | None:
+    """The replica with the lowest cost of those worth comparing. None: there is no replica.
+
+    A stale replica gets one request per `probe_period_s`, so that one whose reports are lost is not lost itself.
+    """
+    scored = _score_all(
+        request,
+        view.sample(request.hashes, rng, holders=_HOLDERS, others=_OTHERS, also=request.session_replica),
+        rules,
+    )
+    if not any(option.usable for option in scored):  # there may be a better one among those not compared
+        scored = explain(request, view, rules)
+    return decide(request, scored, rules, rng)
+
+
+def explain(request: RoutingRequest, view: ClusterView, rules: RoutingConfig) -> list[ScoredReplica]:
+    """The cost of every replica."""
+    return _score_all(request, view.standings(request.hashes), rules)
+
+
+def decide(
+    request: RoutingRequest, options: Sequence[ScoredReplica], rules: RoutingConfig, rng: random.Random
+) -> RoutingDecision | None:
+    """The choice among replicas that are scored."""
+    allowed = [option for option in options if option.standing.replica_id not in request.excluded] or options
+    if not allowed:
+        return None
+    if len(allowed) == 1:
+        return _decision(allowed[0], RoutingReason.ONLY_REPLICA)
+    usable = [option for option in allowed if option.usable]
+    unknown = [option for option in allowed if option.standing.stale]
+    due = [option for option in unknown if _probe_due(option.standing, rules)]
+    if usable and due:
+        return _decision(rng.choice(due), RoutingReason.STALE_PROBE)
+    tied = _cheapest(usable or unknown or allowed, rules)
+    chosen = rng.choice(tied)
+    if not usable:
+        return _decision(chosen, RoutingReason.FALLBACK)
+    if chosen.matched_tokens:
+        return _decision(chosen, RoutingReason.PREFIX_HIT)
+    return _decision(chosen, RoutingReason.LEAST_LOADED if len(tied) == 1 else RoutingReason.TIE)
+
+
+def _score_all(
+    request: RoutingRequest, standings: Sequence[ReplicaStanding], rules: RoutingConfig
+) -> list[ScoredReplica]:
+    return [_score(request, standing, rules) for standing in standings]
+
+
+def _score(request: RoutingRequest, standing: ReplicaStanding, rules: RoutingConfig) -> ScoredReplica:
+    # As vLLM does: the last token of a prompt is always computed, and only full blocks are reused.
+    block_size = request.block_size
+    matched = min(standing.matched_blocks, (request.prompt_tokens - 1) // block_size) * block_size
+    if matched < rules.min_match_tokens:
+        matched = 0
+    cost = request.prompt_tokens - matched + standing.pending_prefill_tokens
+    decoding = standing.pending_decode_tokens
+    usable = False
+    penalty = 0.0
+    load = standing.load
+    if load is not None and not standing.stale:
+        cost += load.queued_prefill_tokens
+        decoding += load.decode_tokens
+        usable = load.kv_usage_ratio < rules.kv_full_ratio and standing.replica_id not in request.excluded
+        busy = load.kv_usage_ratio - rules.kv_busy_ratio
+        if busy > 0:
+            penalty = rules.kv_penalty_tokens * busy / (1 - rules.kv_busy_ratio)
+    if standing.replica_id == request.session_replica:
+        cost -= rules.session_discount_tokens
+    return ScoredReplica(standing, matched, cost + rules.decode_weight * decoding + penalty, usable)
+
+
+def _cheapest(options: Sequence[ScoredReplica], rules: RoutingConfig) -> list[ScoredReplica]:
+    limit = min(option.cost for option in options) + rules.tie_tolerance_tokens
+    return [option for option in options if option.cost <= limit]
+
+
+def _probe_due(standing: ReplicaStanding, rules: RoutingConfig) -> bool:
+    return standing.unprobed_s is None or standing.unprobed_s >= rules.probe_period_s
+
+
+def _decision(option: ScoredReplica, reason: RoutingReason) -> RoutingDecision:
+    return RoutingDecision(option.standing.replica_id, reason, option.matched_tokens, option.cost)
