@@ -40,7 +40,7 @@ class KeyValueStore(Protocol):
 
 
 class RayStore:
-    """Every driver and actor of the cluster reaches it, and nobody else does."""
+    """Whoever reaches it can run code in the cluster anyway."""
 
     def put(self, key: bytes, value: bytes) -> None:
         from ray.experimental.internal_kv import _internal_kv_put

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from app.state.chain_hashes import NO_EXTRA, ChainHasher
+from app.state.chain_hashes import NO_EXTRA, ChainHasher, text_extra
 from app.state.pulse import CacheChange
 
 BlockHash: TypeAlias = bytes | int
@@ -85,7 +85,7 @@ class BlockLedger:
 
     def __init__(self, hasher: ChainHasher, capacity_blocks: int) -> None:
         self.counts = LedgerCounts()
-        self._hasher = hasher
+        self.hasher = hasher
         self._capacity_blocks = capacity_blocks
         self._group: int | None = None
         self._void_before_s = 0.0
@@ -99,10 +99,6 @@ class BlockLedger:
         self._pending_clear = False
 
     @property
-    def block_size(self) -> int:
-        return self._hasher.block_size
-
-    @property
     def changed(self) -> bool:
         """Whether `take_change` has something to tell."""
         return self._pending_clear or bool(self._pending)
@@ -110,6 +106,9 @@ class BlockLedger:
     def held(self) -> Iterable[int]:
         """The chain hash of every block that can be claimed, the pending change included."""
         return self._held.keys()
+
+    def holds(self, chain: int) -> bool:
+        return chain in self._held
 
     def take_change(self) -> CacheChange:
         """The net change since the last call."""
@@ -157,7 +156,7 @@ class BlockLedger:
             self.forget_all()
 
     def _store_all(self, event: BlockStored) -> None:
-        size, blocks = self._hasher.block_size, event.block_hashes
+        size, blocks = self.hasher.block_size, event.block_hashes
         if not self._indexes(event) or event.block_size != size or len(event.token_ids) != size * len(blocks):
             self.counts.unindexed += len(blocks)
             return
@@ -172,7 +171,7 @@ class BlockLedger:
             chain = self._chains.get(block)
             if chain is None:
                 tokens = event.token_ids[position * size : (position + 1) * size]
-                chain = self._hasher.block(parent, tokens, unambiguous_extra(extra, event.lora_name, parent is None))
+                chain = self.hasher.block(parent, tokens, unambiguous_extra(extra, event.lora_name, parent is None))
             self._store(block, chain)
             parent = chain
 
@@ -217,15 +216,14 @@ class BlockLedger:
             self._pending[chain] = held
 
 
-def unambiguous_extra(keys: tuple[Any, ...] | None, lora_name: str | None, first_block: bool) -> tuple[Any, ...]:
-    """What the hash of one block covers beside its tokens.
+def unambiguous_extra(keys: tuple[Any, ...] | None, adapter: str | None, first_block: bool) -> tuple[Any, ...]:
+    """The extra of one block as `text_extra` has it, from vLLM's `extra_keys` of that block.
 
-    vLLM publishes adapter names and cache salts as bare strings in one tuple, so that a salt could pass for an
-    adapter: the adapter becomes a pair here, and stands in the first block only, whose chain all others inherit.
-    A text prompt is `(cache_salt,)` with a salt, `(("lora", name),)` with an adapter, both in that order reversed.
+    vLLM publishes adapter names and cache salts as bare strings in one tuple, the adapter first and in every block.
+    Images stay as they are, pairs of a hash and an offset; digests of embedded prompts are bytes.
     """
     if keys is None:
         return NO_EXTRA
-    if lora_name is None:
+    if adapter is None:
         return keys
-    return ((("lora", lora_name),) if first_block else ()) + keys[1:]
+    return (text_extra(adapter=adapter) if first_block else NO_EXTRA) + keys[1:]
