@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
+from hypothesis import strategies as st
+
 from app.state.block_ledger import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
 from app.state.chain_hashes import ChainHasher, text_extra
 
@@ -83,3 +85,21 @@ class FakeEngineCache:
     @staticmethod
     def _extra(block: int, salt: str | None, lora: str | None) -> tuple[Any, ...] | None:
         return ((lora,) * (lora is not None) + (salt,) * (salt is not None and block == 0)) or None
+
+
+_prompts = st.lists(st.sampled_from([0, 1]), min_size=4, max_size=16)
+# What may happen to a cache, as the name of a method and its arguments; ("tell",) is the end of an engine step.
+cache_actions = st.one_of(
+    st.tuples(
+        st.just("compute"), _prompts, st.sampled_from([None, "a", "b"]), st.sampled_from([None, "a"]), st.integers(1, 3)
+    ),
+    st.tuples(st.just("evict"), st.integers(0, 1000)),
+    st.tuples(st.just("clear")),
+    st.tuples(st.just("tell")),
+)
+
+
+def perform(cache: FakeEngineCache, action: tuple[Any, ...]) -> None:
+    name, *arguments = action
+    if name != "tell":
+        getattr(cache, name)(*arguments)
