@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.state.pulse import CacheChange, ReplicaLoad
 from deployments.private_server import PrivateServer
 
 # config.json of a model that the configuration code can reason about; no weights belong to it.
@@ -144,3 +145,31 @@ async def until(condition: Callable[[], bool]) -> None:
     """Let other tasks run until something holds; pytest's timeout ends a wait in vain."""
     while not condition():  # noqa: ASYNC110 - no event tells of what servers and fakes do
         await asyncio.sleep(0.005)
+
+
+class RecordingView:
+    """What a router would know of each replica: the hashes it holds, and its load where that is known.
+
+    `revision` counts calls, so that a test can wait for the next one.
+    """
+
+    def __init__(self) -> None:
+        self.held: dict[str, set[int]] = {}
+        self.load: dict[str, ReplicaLoad] = {}
+        self.revision = 0
+
+    def apply(self, replica_id: str, change: CacheChange, load: ReplicaLoad) -> None:
+        before = set() if change.cleared else self.held[replica_id]
+        self.held[replica_id] = before - set(change.removed) | set(change.stored)
+        self.load[replica_id] = load
+        self.revision += 1
+
+    def replace(self, replica_id: str, hashes: Iterable[int], load: ReplicaLoad) -> None:
+        self.held[replica_id] = set(hashes)
+        self.load[replica_id] = load
+        self.revision += 1
+
+    def disconnected(self, replica_id: str) -> None:
+        self.held[replica_id] = set()
+        self.load.pop(replica_id, None)
+        self.revision += 1

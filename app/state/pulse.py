@@ -39,3 +39,30 @@ class CacheChange(msgspec.Struct, frozen=True, kw_only=True):
     cleared: bool = False
     removed: tuple[int, ...] = ()
     stored: tuple[int, ...] = ()
+
+
+class Pulse(msgspec.Struct, frozen=True, array_like=True):
+    """One message of the feed: what changed since the one before, and the load now.
+
+    Args:
+        incarnation: of the publisher; another one is another cache.
+        sequence: counts the publisher's pulses, without gaps.
+    """
+
+    incarnation: str
+    sequence: int
+    change: CacheChange
+    load: ReplicaLoad
+
+
+class Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    """All that a cache held after the pulse `sequence`.
+
+    Args:
+        hashes: 8 bytes each in the byte order of the node; a cluster has one.
+    """
+
+    incarnation: str
+    sequence: int
+    hashes: bytes
+    load: ReplicaLoad
