@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -19,6 +20,7 @@ from app.errors import ApiError, TimeoutExceededError, UpstreamError
 from deployments.forwarding import EngineAnswer, EngineConnections, EngineLostError, StreamBrokenError
 from deployments.leases import Lease
 from deployments.rendering import RESPONSES, OpenAIRoute, Rendered
+from deployments.routed_request import RoutedRequest
 
 logger = logging.getLogger("ray.serve")
 
@@ -52,12 +54,17 @@ class Suspects:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Everything that answering one request needs."""
+    """Everything that answering one request needs.
+
+    Args:
+        routed: one attempt at a replica, given the unique ids of those to avoid.
+    """
 
     route: OpenAIRoute
     rendered: Rendered
     classification: Classification
     handle: Any
+    routed: Callable[[frozenset[str]], RoutedRequest]
     connections: EngineConnections
     suspects: Suspects
     lease_timeout_s: float
@@ -110,9 +117,9 @@ class EngineResponse(Response):
         failed: set[str] = set()
         lost: EngineLostError | None = None
         for _ in range(ATTEMPTS):
-            excluded = failed | self._dispatch.suspects.current()
+            routed = self._dispatch.routed(frozenset(failed | self._dispatch.suspects.current()))
             path = self._dispatch.classification.path
-            async with Lease(self._dispatch.handle, path, excluded, self._dispatch.lease_timeout_s) as lease:
+            async with Lease(self._dispatch.handle, path, routed, self._dispatch.lease_timeout_s) as lease:
                 try:
                     await self._forward(lease, send)
                     return
@@ -125,7 +132,7 @@ class EngineResponse(Response):
         raise UpstreamError(f"{ATTEMPTS} engine replicas failed to answer; the last one: {lost}", retry_after_s=1.0)
 
     async def _forward(self, lease: Lease, send: Send) -> None:
-        response, answer = await self._dispatch.connections.open(lease, self._dispatch.route.url, self._body)
+        response, answer = await self._open(lease)
         try:
             self._started = True
             await send(self._start(lease, answer))
@@ -135,6 +142,28 @@ class EngineResponse(Response):
             if not response.content.at_eof():
                 response.close()
             response.release()
+
+    async def _open(self, lease: Lease) -> tuple[aiohttp.ClientResponse, EngineAnswer]:
+        """Ask the replica that was chosen while its slot is being reserved, and again if the slot is elsewhere."""
+        asked = lease.replica_id
+        response = None
+        try:
+            response, answer = await self._connect(lease)
+            if await lease.holds(asked):
+                return response, answer
+        except EngineLostError:
+            if await lease.holds(asked):
+                raise
+        except BaseException:
+            if response is not None:
+                response.close()
+            raise
+        if response is not None:
+            response.close()
+        return await self._connect(lease)
+
+    async def _connect(self, lease: Lease) -> tuple[aiohttp.ClientResponse, EngineAnswer]:
+        return await self._dispatch.connections.open(lease, self._dispatch.route.url, self._body)
 
     async def _send_chunks(self, answer: EngineAnswer, send: Send) -> None:
         try:
@@ -152,6 +181,8 @@ class EngineResponse(Response):
             "x-kvpulse-path": self._dispatch.classification.path,
             "x-kvpulse-reason": self._dispatch.classification.reason,
             "x-kvpulse-replica": lease.replica_id,
+            "x-kvpulse-routing": lease.decision.reason,
+            "x-kvpulse-matched-tokens": str(lease.decision.matched_tokens),
             **self._dispatch.headers,
         }
         if answer.content_type.startswith("text/event-stream"):
