@@ -17,7 +17,8 @@ from starlette.types import Receive, Scope, Send
 
 from app.decisions.classifier import Classification
 from app.errors import ApiError, TimeoutExceededError, UpstreamError
-from deployments.forwarding import EngineAnswer, EngineConnections, EngineLostError, StreamBrokenError
+from deployments.engine_errors import EngineLostError, StreamBrokenError
+from deployments.forwarding import EngineAnswer, EngineConnections
 from deployments.leases import Lease
 from deployments.rendering import RESPONSES, OpenAIRoute, Rendered
 from deployments.routed_request import RoutedRequest
@@ -119,16 +120,17 @@ class EngineResponse(Response):
         for _ in range(ATTEMPTS):
             routed = self._dispatch.routed(frozenset(failed | self._dispatch.suspects.current()))
             path = self._dispatch.classification.path
-            async with Lease(self._dispatch.handle, path, routed, self._dispatch.lease_timeout_s) as lease:
-                try:
+            lease = Lease(self._dispatch.handle, path, routed, self._dispatch.lease_timeout_s)
+            try:
+                async with lease:
                     await self._forward(lease, send)
                     return
-                except EngineLostError as error:
-                    lost = error
-                    failed.add(lease.replica_id)
-                    if error.suspect:
-                        self._dispatch.suspects.add(lease.replica_id)
-                    logger.warning("replica %s lost before its first byte: %s", lease.replica_id, error)
+            except EngineLostError as error:
+                lost = error
+                failed.add(lease.replica_id)
+                if error.suspect:
+                    self._dispatch.suspects.add(lease.replica_id)
+                logger.warning("replica %s lost before its first byte: %s", lease.replica_id, error)
         raise UpstreamError(f"{ATTEMPTS} engine replicas failed to answer; the last one: {lost}", retry_after_s=1.0)
 
     async def _forward(self, lease: Lease, send: Send) -> None:
@@ -146,20 +148,14 @@ class EngineResponse(Response):
     async def _open(self, lease: Lease) -> tuple[aiohttp.ClientResponse, EngineAnswer]:
         """Ask the replica that was chosen while its slot is being reserved, and again if the slot is elsewhere."""
         asked = lease.replica_id
-        response = None
+        connecting = asyncio.create_task(self._connect(lease))
         try:
-            response, answer = await self._connect(lease)
             if await lease.holds(asked):
-                return response, answer
-        except EngineLostError:
-            if await lease.holds(asked):
-                raise
+                return await connecting
         except BaseException:
-            if response is not None:
-                response.close()
+            _abandon(connecting)
             raise
-        if response is not None:
-            response.close()
+        _abandon(connecting)
         return await self._connect(lease)
 
     async def _connect(self, lease: Lease) -> tuple[aiohttp.ClientResponse, EngineAnswer]:
@@ -197,6 +193,12 @@ class EngineResponse(Response):
             error = {**body["error"], "type": "error", "sequence_number": 0}
             return b"event: error\ndata: " + json.dumps(error).encode() + b"\n\n"
         return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+def _abandon(connecting: asyncio.Task[tuple[aiohttp.ClientResponse, EngineAnswer]]) -> None:
+    """Close what it has opened, or will not have."""
+    if not connecting.cancel() and not connecting.cancelled() and connecting.exception() is None:
+        connecting.result()[0].close()
 
 
 async def _client_gone(receive: Receive) -> None:

@@ -52,6 +52,8 @@ class EngineReplica:
 
     async def __init__(self, spec: EngineSpec) -> None:  # type: ignore[misc]  # Serve awaits it
         began = time.monotonic()
+        if spec.path == "cold":
+            os.nice(10)
         # It would override kv_cache_memory_bytes, and Ray's runtime environments cannot unset it.
         os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)
         from vllm.config import KVEventsConfig
@@ -85,6 +87,13 @@ class EngineReplica:
     async def attend(self, lease_id: str) -> None:
         """The companion of one HTTP answer: runs exactly as long, so that Serve's counts, limits and drain are true."""
         await self._answers.attend(lease_id)
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget every cached prefix. False, and nothing is forgotten, while a request uses the cache."""
+        done = await self._engine.reset_prefix_cache()
+        if done:
+            self._feed.forget_all()
+        return done
 
     async def statistics(self) -> dict[str, int]:
         """Requests that the engine has not finished, and HTTP answers that have not ended."""
@@ -125,9 +134,7 @@ def _start_feed(engine: Any, events: EventEndpoints, statistics: StepStatistics)
     keys = feed_keys(serve.get_replica_context().app_name, RayStore())
     ledger = BlockLedger(ChainHasher(keys.hashing, cache.block_size), cache.num_gpu_blocks)
     keep_cache_salts(engine.output_processor)
-    load = EngineLoad(
-        engine.output_processor.request_states, statistics, PrefillProgress(ledger), cache.num_gpu_blocks
-    )
+    load = EngineLoad(engine.output_processor.request_states, statistics, PrefillProgress(ledger), cache.num_gpu_blocks)
     return PulsePublisher(ledger, events, load, PulseMessages(keys.signing), _bind_address())
 
 

@@ -50,7 +50,5 @@ def _replica(scored: ScoredReplica) -> dict[str, Any]:
         "age_s": None if standing.age_s is None else round(standing.age_s, 3),
         "pending_prefill_tokens": standing.pending_prefill_tokens,
         "pending_decode_tokens": standing.pending_decode_tokens,
-        "load": None
-        if load is None
-        else {field: getattr(load, field) for field in load.__struct_fields__},
+        "load": None if load is None else {field: getattr(load, field) for field in load.__struct_fields__},
     }

@@ -12,12 +12,18 @@ from ray.serve.handle import DeploymentHandle
 
 from app.decisions.routing import RoutingDecision, RoutingReason
 from app.errors import UnavailableError
+from deployments.engine_errors import EngineLostError
 from deployments.routed_request import RoutedRequest
 
 logger = logging.getLogger("ray.serve")
 
 # The answer has ended by then, so the companion returns at once; a longer wait means that the replica is gone.
 COMPANION_END_S = 5.0
+
+
+# A replica that has fallen silent gets a request now and then, to see whether only its feed is lost. If the replica
+# itself hangs, the request does not wait for it but goes elsewhere.
+PROBE_TIMEOUT_S = 1.0
 
 
 class Lease:
@@ -37,6 +43,7 @@ class Lease:
 
     Raises:
         UnavailableError: on entry or from `holds`, when no replica had room in time.
+        EngineLostError: likewise, when the one that was tried to see whether it lives did not answer.
     """
 
     _endings: set[asyncio.Task[None]] = set()  # noqa: RUF012 - keeps the tasks of all leases alive until they end
@@ -49,6 +56,7 @@ class Lease:
         self._choice = self._method.choose_replica(routed)
         self._timeout_s = timeout_s
         self._companion: Any = None
+        self.replica_id = ""
 
     async def __aenter__(self) -> Lease:
         self._reserving = asyncio.create_task(self._reserve())
@@ -72,7 +80,7 @@ class Lease:
     def decision(self) -> RoutingDecision:
         """Why this replica."""
         made = self._routed.decision
-        if made is not None and made.replica_id == self.replica_id:
+        if made is not None and self.replica_id in ("", made.replica_id):
             return made
         return RoutingDecision(self.replica_id, RoutingReason.FALLBACK, 0, 0.0)
 
@@ -92,9 +100,13 @@ class Lease:
 
     async def _reserve(self) -> None:
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._timeout_s) as limit:
+                self._routed.early_choice.add_done_callback(lambda _: self._limit_probe(limit))
                 selection = await self._choice.__aenter__()
         except TimeoutError:
+            if self._probing:
+                self.replica_id = self.decision.replica_id
+                raise EngineLostError("silent", suspect=True) from None
             raise UnavailableError(
                 f"no engine of the {self._path} path had room within {self._timeout_s:g} s",
                 code="no_ready_engine",
@@ -102,6 +114,15 @@ class Lease:
             ) from None
         self.replica_id, self._metadata = str(selection.replica_id), selection.replica_metadata
         self._companion = self._method.dispatch(selection, self.id)
+
+    @property
+    def _probing(self) -> bool:
+        decision = self._routed.decision
+        return decision is not None and decision.reason is RoutingReason.STALE_PROBE
+
+    def _limit_probe(self, limit: asyncio.Timeout) -> None:
+        if self._probing and not self._reserving.done():
+            limit.reschedule(asyncio.get_running_loop().time() + PROBE_TIMEOUT_S)
 
     def _end_apart(self) -> asyncio.Task[None]:
         ending = asyncio.create_task(self._end())

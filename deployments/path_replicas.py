@@ -35,9 +35,7 @@ class PathReplicas:
         self._rng = rng
         self._hasher: ChainHasher | None = None
         self._followed: frozenset[str] = frozenset()
-        self.view = ClusterView(
-            time.monotonic, stale_after_s=rules.stale_after_s, max_blocks=rules.max_index_blocks
-        )
+        self.view = ClusterView(time.monotonic, stale_after_s=rules.stale_after_s, max_blocks=rules.max_index_blocks)
 
     def told(self, replicas: Mapping[str, dict[str, Any]]) -> None:
         """Serve says that these replicas run: unique id -> metadata."""

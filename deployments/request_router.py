@@ -11,6 +11,7 @@ from deployments.routed_request import RoutedRequest
 
 # Serve pickles the class by value, and with it what its methods name: of this project only modules and classes.
 
+
 class PrefixCacheAwareRouter(RequestRouter):
     """Asks the request itself, which carries what this process knows of the path's caches and loads.
 

@@ -20,7 +20,9 @@ VIEW = ClusterView(FakeClock(), stale_after_s=1.0)
 
 def replicas(names: str) -> list[Any]:
     return [
-        SimpleNamespace(replica_id=SimpleNamespace(unique_id=name), max_ongoing_requests=2, replica_metadata={"is": name})
+        SimpleNamespace(
+            replica_id=SimpleNamespace(unique_id=name), max_ongoing_requests=2, replica_metadata={"is": name}
+        )
         for name in names
     ]
 

@@ -102,7 +102,9 @@ def test_queued_work_outweighs_a_prefix_that_is_shorter() -> None:
 def test_the_cost_is_in_tokens(load: dict[str, float], cost: float) -> None:
     fleet = Fleet(["a", "b"])
     fleet.report("a", **load)
-    scored = {each.standing.replica_id: each for each in explain(RoutingRequest(1024, PROMPT, BLOCK), fleet.view, RULES)}
+    scored = {
+        each.standing.replica_id: each for each in explain(RoutingRequest(1024, PROMPT, BLOCK), fleet.view, RULES)
+    }
     assert scored["a"].cost == pytest.approx(cost)
     assert scored["b"].cost == 1024
 
