@@ -139,6 +139,12 @@ class RoutingConfig(_Part):
         default=False,
         description="without API keys: may a client force a path by header or model suffix; with keys: per key",
     )
+    uncached_weight: float = Field(
+        default=3.0,
+        ge=1,
+        description="cost of one prompt token to compute; above 1 because it delays all who come after and takes the place "
+        "of other prefixes, while waiting for one already queued costs this request alone",
+    )
     min_match_tokens: NonNegativeInt = Field(default=64, description="a shorter cached prefix is not worth a detour")
     tie_tolerance_tokens: NonNegativeInt = Field(
         default=64, description="replicas whose costs differ by no more are equal; one of them is taken at random"

@@ -119,16 +119,17 @@ def decide(
 def _score_all(
     request: RoutingRequest, standings: Sequence[ReplicaStanding], rules: RoutingConfig
 ) -> list[ScoredReplica]:
-    return [_score(request, standing, rules) for standing in standings]
+    return [score(request, standing, rules) for standing in standings]
 
 
-def _score(request: RoutingRequest, standing: ReplicaStanding, rules: RoutingConfig) -> ScoredReplica:
+def score(request: RoutingRequest, standing: ReplicaStanding, rules: RoutingConfig) -> ScoredReplica:
+    """What the request costs on one replica."""
     # As vLLM does: the last token of a prompt is always computed, and only full blocks are reused.
     block_size = request.block_size
     matched = min(standing.matched_blocks, (request.prompt_tokens - 1) // block_size) * block_size
     if matched < rules.min_match_tokens:
         matched = 0
-    cost = request.prompt_tokens - matched + standing.pending_prefill_tokens
+    cost = rules.uncached_weight * (request.prompt_tokens - matched) + standing.pending_prefill_tokens
     decoding = standing.pending_decode_tokens
     usable = False
     penalty = 0.0

@@ -20,7 +20,7 @@ class ReplicaStanding(msgspec.Struct, frozen=True):
     """One replica at one moment, as a request sees it.
 
     Args:
-        matched_blocks: longest prefix of the request's blocks that it holds.
+        matched_blocks: longest prefix of the request's blocks that it holds, or is computing for a request of this process.
         load: its last report; None when there is none, or none any more.
         age_s: since it was last heard of; None when never.
         stale: not heard of for too long, or its load is unknown. Neither free nor full.
@@ -50,6 +50,26 @@ class _Replica:
         self.generation = 0  # counts what made earlier cache knowledge void
 
 
+class InFlight:
+    """One request sent to a replica: its debit, and the blocks that it makes the replica compute or keep."""
+
+    __slots__ = ("_hashes", "_replica", "_replica_id", "_view", "debit")
+
+    def __init__(
+        self, view: ClusterView, replica_id: str, replica: _Replica, debit: Debit, hashes: Sequence[int]
+    ) -> None:
+        self._view = view
+        self._replica_id = replica_id
+        self._replica = replica
+        self._hashes = hashes
+        self.debit = debit
+
+    def release(self) -> None:
+        """The request has ended. From any thread, any number of times, also after the replica has left."""
+        hashes, self._hashes = self._hashes, ()
+        self._view._release(self._replica_id, self._replica, self.debit, hashes)
+
+
 class ClusterView:
     """The replicas of one path, by unique id: a replica that restarts has another one.
 
@@ -69,7 +89,8 @@ class ClusterView:
         self._clock = clock
         self._stale_after_s = stale_after_s
         self._settle_s = settle_s
-        self._index = PrefixIndex(max_blocks)
+        self._cached = PrefixIndex(max_blocks)
+        self._coming = PrefixIndex(max_blocks)
         self._replicas: dict[str, _Replica] = {}
         self._ids: list[str] = []  # the keys of _replicas, to sample from
         self._lock = Lock()
@@ -81,7 +102,7 @@ class ClusterView:
                 return
             for gone in self._replicas.keys() - set(replica_ids):
                 del self._replicas[gone]
-                self._index.clear(gone)
+                self._forget_cache(gone)
             for replica_id in replica_ids:
                 self._replicas.setdefault(replica_id, _Replica())
             self._ids = list(self._replicas)
@@ -91,14 +112,14 @@ class ClusterView:
         generation = self._heard(replica_id, load, forget=change.cleared)
         if generation is None:
             return False
-        return self._in_chunks(self._index.remove, replica_id, change.removed, generation) and self._in_chunks(
-            self._index.add, replica_id, change.stored, generation
+        return self._in_chunks(self._cached.remove, replica_id, change.removed, generation) and self._in_chunks(
+            self._cached.add, replica_id, change.stored, generation
         )
 
     def replace(self, replica_id: str, hashes: Iterable[int], load: ReplicaLoad) -> bool:
         """A snapshot: the whole cache, whatever was known before, and the load. False: no such replica."""
         generation = self._heard(replica_id, load, forget=True)
-        return generation is not None and self._in_chunks(self._index.add, replica_id, hashes, generation)
+        return generation is not None and self._in_chunks(self._cached.add, replica_id, hashes, generation)
 
     def heartbeat(self, replica_id: str) -> None:
         """The replica is there and its last report still holds."""
@@ -106,7 +127,7 @@ class ClusterView:
             replica = self._replicas.get(replica_id)
             if replica is not None:
                 self._refresh(replica)
-            self._index.sweep()
+            self._cached.sweep()
 
     def disconnected(self, replica_id: str) -> None:
         """Its feed is lost: no hit is predicted and its load is unknown until it reports again."""
@@ -115,26 +136,34 @@ class ClusterView:
             if replica is not None:
                 replica.load = None
                 replica.generation += 1
-                self._index.clear(replica_id)
+                self._forget_cache(replica_id)
 
-    def debit(self, replica_id: str, prefill_tokens: int, decode_tokens: int) -> Debit:
+    def debit(
+        self, replica_id: str, prefill_tokens: int, decode_tokens: int, hashes: Sequence[int] = ()
+    ) -> InFlight:
         """Count what is about to be sent until the replica's own reports contain it. Release it when the request ends.
 
         Args:
             prefill_tokens: prompt tokens it will have to compute.
             decode_tokens: context it will hold while it decodes.
+            hashes: of the prompt's full blocks. Until the release they are expected in the replica's cache, where a running
+                request keeps them: of several requests with a new prefix, all but the first follow it.
         """
         with self._lock:
-            replica = self._replicas.get(replica_id) or _Replica()  # one that has just left: counted nowhere
+            replica = self._replicas.get(replica_id)
+            if replica is None:  # it has just left: counted nowhere
+                replica, hashes = _Replica(), ()
             replica.sent_at_s = now = self._clock()
-            debit = Debit(replica.ledger, self._lock, prefill_tokens, decode_tokens, now)
+            debit = Debit(prefill_tokens, decode_tokens, now)
             replica.ledger.put_in(debit)
-            return debit
+            generation = replica.generation
+        self._in_chunks(self._coming.add, replica_id, hashes, generation)
+        return InFlight(self, replica_id, replica, debit, hashes)
 
     def standings(self, hashes: Sequence[int] = ()) -> list[ReplicaStanding]:
         """All replicas."""
         with self._lock:
-            matched = self._index.matched_blocks(hashes)
+            matched = _merged(self._cached.matched_blocks(hashes), self._coming.matched_blocks(hashes))
             now = self._clock()
             return [self._standing(replica_id, matched.get(replica_id, 0), now) for replica_id in self._ids]
 
@@ -150,19 +179,19 @@ class ClusterView:
             also: one more, if it exists.
         """
         with self._lock:
-            match = self._index.match(hashes)
-            matched = match.longest(holders, rng)
+            cached, coming = self._cached.match(hashes), self._coming.match(hashes)
+            matched = _merged(cached.longest(holders, rng), coming.longest(holders, rng))
             drawn = self._ids if len(self._ids) <= others else rng.sample(self._ids, others)
             for replica_id in drawn if also not in self._replicas else (*drawn, also):
                 if replica_id not in matched:
-                    matched[replica_id] = match.blocks_of(replica_id)
+                    matched[replica_id] = max(cached.blocks_of(replica_id), coming.blocks_of(replica_id))
             now = self._clock()
             return [self._standing(replica_id, blocks, now) for replica_id, blocks in matched.items()]
 
     @property
     def evicted_blocks(self) -> int:
         """Blocks the index forgot for want of room."""
-        return self._index.evicted_blocks
+        return self._cached.evicted_blocks
 
     def _standing(self, replica_id: str, matched_blocks: int, now: float) -> ReplicaStanding:
         replica = self._replicas[replica_id]
@@ -188,8 +217,20 @@ class ClusterView:
             self._refresh(replica)
             if forget:
                 replica.generation += 1
-                self._index.clear(replica_id)
+                self._forget_cache(replica_id)
             return replica.generation
+
+    def _forget_cache(self, replica_id: str) -> None:
+        self._cached.clear(replica_id)
+        self._coming.clear(replica_id)
+
+    def _release(self, replica_id: str, replica: _Replica, debit: Debit, hashes: Sequence[int]) -> None:
+        with self._lock:
+            replica.ledger.take_out(debit)
+            generation = replica.generation
+        # Of requests with common blocks the first to end takes them out: by then the cache itself has been reported.
+        if self._replicas.get(replica_id) is replica:
+            self._in_chunks(self._coming.remove, replica_id, hashes, generation)
 
     def _refresh(self, replica: _Replica) -> None:
         replica.heard_at_s = now = self._clock()
@@ -207,3 +248,11 @@ class ClusterView:
                     return False
                 change(replica_id, chunk)
         return True
+
+
+def _merged(cached: dict[str, int], coming: dict[str, int]) -> dict[str, int]:
+    """The longer match of each replica."""
+    for replica_id, blocks in coming.items():
+        if blocks > cached.get(replica_id, 0):
+            cached[replica_id] = blocks
+    return cached
