@@ -120,15 +120,17 @@ class BlockCache:
 class SimulatedEngine:
     """One engine. Its owner calls `submit`, and `advance` at the time that `next_event_s` names.
 
-    Steps without any prompt tokens are taken many at a time, up to the next end of a sequence or arrival.
+    With `tells_queued` it reports the blocks of a prompt as held when it has accepted the request, not when it has computed
+    them. Steps without any prompt tokens are taken many at a time, up to the next end of a sequence or arrival.
     """
 
-    def __init__(self, blocks: int, speed: EngineSpeed) -> None:
+    def __init__(self, blocks: int, speed: EngineSpeed, tells_queued: bool = False) -> None:
         self.cache = BlockCache(blocks)
         self.next_event_s: float | None = None
         self.computed_tokens = 0
         self.finished: list[SimulatedRequest] = []
         self._speed = speed
+        self._tells_queued = tells_queued
         self._waiting: deque[SimulatedRequest] = deque()
         self._prefilling: deque[SimulatedRequest] = deque()
         self._decoding: list[SimulatedRequest] = []
@@ -159,6 +161,8 @@ class SimulatedEngine:
     def submit(self, request: SimulatedRequest, now: float) -> None:
         request.to_compute = request.prompt_tokens - self.cached_blocks(request) * self._speed.block_size
         self._waiting.append(request)
+        if self._tells_queued:
+            self.cache.changed.update(dict.fromkeys(request.hashes, True))
         if self.next_event_s is None:
             self._begin_step(now)
         elif self._steps > 1:  # end the run of equal steps with the one under way
@@ -190,9 +194,7 @@ class SimulatedEngine:
         speed = self._speed
         self._steps = 1 if prefill else min(r.output_tokens - r.decoded for r in self._decoding)
         context = self._context_tokens + len(self._decoding) * self._steps / 2
-        self._step_s = (
-            speed.step_s + prefill * speed.prefill_s_per_token + context * speed.decode_s_per_context_token
-        )
+        self._step_s = speed.step_s + prefill * speed.prefill_s_per_token + context * speed.decode_s_per_context_token
         self._began_s = now
         self.next_event_s = now + self._steps * self._step_s
 

@@ -25,35 +25,51 @@ from benchmarks.simulation import Result, Simulation
 from benchmarks.workloads import Workload, mooncake, shared_prefix
 
 REPLICAS = 8
-Build = Callable[[list[SimulatedEngine], Clock, random.Random], Policy]
 
 
-def policies(rules: RoutingConfig) -> Mapping[str, Build]:
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """A policy, and whether the engines report a prompt's blocks as soon as they have accepted the request."""
+
+    build: Callable[[list[SimulatedEngine], Clock, random.Random], Policy]
+    tells_queued: bool = False
+
+
+def contenders(rules: RoutingConfig) -> Mapping[str, Contender]:
     """By name, in the order of the table. The oracle comes first: others are compared with it."""
+
+    def kvpulse(routers: int) -> Callable[[list[SimulatedEngine], Clock, random.Random], Policy]:
+        return lambda engines, clock, rng: KVPulse(len(engines), clock, rng, rules, routers)
+
     return {
-        "oracle": lambda engines, _, rng: Oracle(engines, rng, rules),
-        "kvpulse": lambda engines, clock, rng: KVPulse(len(engines), clock, rng, rules),
-        "kvpulse, 4 routers": lambda engines, clock, rng: KVPulse(len(engines), clock, rng, rules, routers=4),
-        "routed prefixes": lambda engines, _, rng: RoutedPrefixes(engines, rng, float("inf")),
-        "routed prefixes, balanced": lambda engines, _, rng: RoutedPrefixes(engines, rng, 10),
-        "least loaded": lambda engines, _, rng: LeastLoaded(engines, rng),
-        "round robin": lambda engines, _, rng: RoundRobin(engines),
+        "oracle": Contender(lambda engines, _, rng: Oracle(engines, rng, rules)),
+        "kvpulse": Contender(kvpulse(1)),
+        "kvpulse, 4 routers": Contender(kvpulse(4)),
+        "kvpulse, 4 routers, told of queued": Contender(kvpulse(4), tells_queued=True),
+        "routed prefixes": Contender(lambda engines, _, rng: RoutedPrefixes(engines, rng, float("inf"))),
+        "routed prefixes, threshold 10": Contender(lambda engines, _, rng: RoutedPrefixes(engines, rng, 10)),
+        "least loaded": Contender(lambda engines, _, rng: LeastLoaded(engines, rng)),
+        "round robin": Contender(lambda engines, _, rng: RoundRobin(engines)),
     }
 
 
-def simulate(workload: Workload, build: Build, seed: int, progress: Callable[[], None] = lambda: None) -> Result:
+def simulate(
+    workload: Workload, contender: Contender, seed: int, progress: Callable[[], None] = lambda: None
+) -> Result:
     """One workload under one policy."""
-    engines = [SimulatedEngine(workload.blocks_per_replica, EngineSpeed()) for _ in range(REPLICAS)]
+    engines = [
+        SimulatedEngine(workload.blocks_per_replica, EngineSpeed(), contender.tells_queued) for _ in range(REPLICAS)
+    ]
     clock = Clock()
-    policy = build(engines, clock, random.Random(seed))
+    policy = contender.build(engines, clock, random.Random(seed))
     return Simulation(engines, policy, clock).run(workload.arrivals, progress)
 
 
 def _compare(workload: Workload, rules: RoutingConfig, seed: int, progress: Progress) -> dict[str, Result]:
     results = {}
-    for name, build in policies(rules).items():
+    for name, contender in contenders(rules).items():
         task = progress.add_task(f"{workload.name}: {name}", total=len(workload.arrivals))
-        results[name] = simulate(workload, build, seed, lambda task=task: progress.advance(task))  # type: ignore[misc]
+        results[name] = simulate(workload, contender, seed, lambda task=task: progress.advance(task))  # type: ignore[misc]
         progress.remove_task(task)
     return results
 

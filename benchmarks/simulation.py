@@ -44,9 +44,7 @@ class Simulation:
         for arrival in arrivals:
             self._until(arrival.at_s)
             self._clock.now_s = arrival.at_s
-            request = SimulatedRequest(
-                arrival.at_s, arrival.prompt_tokens, arrival.output_tokens, arrival.hashes()
-            )
+            request = SimulatedRequest(arrival.at_s, arrival.prompt_tokens, arrival.output_tokens, arrival.hashes())
             number = self._policy.choose(request)
             self._engines[number].submit(request, arrival.at_s)
             self._schedule(number)

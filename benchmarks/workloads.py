@@ -6,10 +6,12 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 BLOCK_SIZE = 32
 _TRACE_BLOCK = 512
+_TRACE_TICK_MS = 3000
 _MASK = (1 << 60) - 1
 
 
@@ -31,9 +33,7 @@ class Arrival:
     def hashes(self) -> list[int]:
         """Of the prompt's full blocks of BLOCK_SIZE tokens."""
         per_content = self.content_tokens // BLOCK_SIZE
-        blocks = [
-            _spread(number * per_content + part) for number in self.content for part in range(per_content)
-        ]
+        blocks = [_spread(number * per_content + part) for number in self.content for part in range(per_content)]
         return blocks[: self.prompt_tokens // BLOCK_SIZE]
 
 
@@ -61,21 +61,22 @@ class Workload:
 
 
 def mooncake(folder: Path, requests: int) -> Workload:
-    """The Mooncake conversation trace at its own pace; 400k tokens of cache per replica."""
+    """The Mooncake conversation trace at its own pace; 400k tokens of cache per replica.
+
+    Its clock ticks every 3 s. The requests of a tick are spread over it, else they would all arrive at one instant.
+    """
     return Workload("mooncake", tuple(_trace(folder / "mooncake_conversation.jsonl", requests)), 12_500)
 
 
 def _trace(path: Path, requests: int) -> Iterator[Arrival]:
     with path.open(encoding="utf-8") as lines:
-        for _, line in zip(range(requests), lines, strict=False):
-            row = json.loads(line)
-            yield Arrival(
-                row["timestamp"] / 1000,
-                row["input_length"],
-                max(1, row["output_length"]),
-                tuple(row["hash_ids"]),
-                _TRACE_BLOCK,
-            )
+        rows = [json.loads(line) for _, line in zip(range(requests), lines, strict=False)]
+    for tick_ms, group in groupby(rows, key=lambda row: row["timestamp"]):
+        together = list(group)
+        for number, row in enumerate(together):
+            at_s = (tick_ms + _TRACE_TICK_MS * number / len(together)) / 1000
+            output_tokens = max(1, row["output_length"])
+            yield Arrival(at_s, row["input_length"], output_tokens, tuple(row["hash_ids"]), _TRACE_BLOCK)
 
 
 def shared_prefix(requests: int, replicas: int, seed: int = 0) -> Workload:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import islice
+from itertools import count, islice
 from threading import Lock
 
 import msgspec
@@ -42,32 +42,33 @@ class ReplicaStanding(msgspec.Struct, frozen=True):
 class _Replica:
     __slots__ = ("generation", "heard_at_s", "ledger", "load", "sent_at_s")
 
-    def __init__(self) -> None:
+    def __init__(self, generation: int) -> None:
         self.load: ReplicaLoad | None = None
         self.heard_at_s: float | None = None
         self.sent_at_s: float | None = None
         self.ledger = DebitLedger()
-        self.generation = 0  # counts what made earlier cache knowledge void
+        self.generation = generation  # of its cache knowledge; another one when earlier knowledge is void
 
 
 class InFlight:
-    """One request sent to a replica: its debit, and the blocks that it makes the replica compute or keep."""
+    """One request sent to a replica: its debit, and the blocks that are expected in the replica's cache."""
 
-    __slots__ = ("_hashes", "_replica", "_replica_id", "_view", "debit")
+    __slots__ = ("_debit", "_generation", "_hashes", "_ledger", "_replica_id", "_view")
 
     def __init__(
         self, view: ClusterView, replica_id: str, replica: _Replica, debit: Debit, hashes: Sequence[int]
     ) -> None:
         self._view = view
         self._replica_id = replica_id
-        self._replica = replica
+        self._generation = replica.generation
+        self._ledger = replica.ledger
+        self._debit = debit
         self._hashes = hashes
-        self.debit = debit
 
     def release(self) -> None:
         """The request has ended. From any thread, any number of times, also after the replica has left."""
         hashes, self._hashes = self._hashes, ()
-        self._view._release(self._replica_id, self._replica, self.debit, hashes)
+        self._view._released(self._ledger, self._debit, self._replica_id, self._generation, hashes)
 
 
 class ClusterView:
@@ -91,6 +92,7 @@ class ClusterView:
         self._settle_s = settle_s
         self._cached = PrefixIndex(max_blocks)
         self._coming = PrefixIndex(max_blocks)
+        self._generations = count()
         self._replicas: dict[str, _Replica] = {}
         self._ids: list[str] = []  # the keys of _replicas, to sample from
         self._lock = Lock()
@@ -102,9 +104,11 @@ class ClusterView:
                 return
             for gone in self._replicas.keys() - set(replica_ids):
                 del self._replicas[gone]
-                self._forget_cache(gone)
+                self._cached.clear(gone)
+                self._coming.clear(gone)
             for replica_id in replica_ids:
-                self._replicas.setdefault(replica_id, _Replica())
+                if replica_id not in self._replicas:
+                    self._replicas[replica_id] = _Replica(next(self._generations))
             self._ids = list(self._replicas)
 
     def apply(self, replica_id: str, change: CacheChange, load: ReplicaLoad) -> bool:
@@ -135,12 +139,9 @@ class ClusterView:
             replica = self._replicas.get(replica_id)
             if replica is not None:
                 replica.load = None
-                replica.generation += 1
-                self._forget_cache(replica_id)
+                self._forget_cache(replica_id, replica)
 
-    def debit(
-        self, replica_id: str, prefill_tokens: int, decode_tokens: int, hashes: Sequence[int] = ()
-    ) -> InFlight:
+    def debit(self, replica_id: str, prefill_tokens: int, decode_tokens: int, hashes: Sequence[int] = ()) -> InFlight:
         """Count what is about to be sent until the replica's own reports contain it. Release it when the request ends.
 
         Args:
@@ -152,13 +153,14 @@ class ClusterView:
         with self._lock:
             replica = self._replicas.get(replica_id)
             if replica is None:  # it has just left: counted nowhere
-                replica, hashes = _Replica(), ()
+                replica, hashes = _Replica(next(self._generations)), ()
             replica.sent_at_s = now = self._clock()
             debit = Debit(prefill_tokens, decode_tokens, now)
             replica.ledger.put_in(debit)
+            sent = InFlight(self, replica_id, replica, debit, hashes)
             generation = replica.generation
         self._in_chunks(self._coming.add, replica_id, hashes, generation)
-        return InFlight(self, replica_id, replica, debit, hashes)
+        return sent
 
     def standings(self, hashes: Sequence[int] = ()) -> list[ReplicaStanding]:
         """All replicas."""
@@ -216,21 +218,21 @@ class ClusterView:
             replica.load = load
             self._refresh(replica)
             if forget:
-                replica.generation += 1
-                self._forget_cache(replica_id)
+                self._forget_cache(replica_id, replica)
             return replica.generation
 
-    def _forget_cache(self, replica_id: str) -> None:
+    def _forget_cache(self, replica_id: str, replica: _Replica) -> None:
+        replica.generation = next(self._generations)
         self._cached.clear(replica_id)
         self._coming.clear(replica_id)
 
-    def _release(self, replica_id: str, replica: _Replica, debit: Debit, hashes: Sequence[int]) -> None:
+    def _released(
+        self, ledger: DebitLedger, debit: Debit, replica_id: str, generation: int, hashes: Sequence[int]
+    ) -> None:
         with self._lock:
-            replica.ledger.take_out(debit)
-            generation = replica.generation
+            ledger.take_out(debit)
         # Of requests with common blocks the first to end takes them out: by then the cache itself has been reported.
-        if self._replicas.get(replica_id) is replica:
-            self._in_chunks(self._coming.remove, replica_id, hashes, generation)
+        self._in_chunks(self._coming.remove, replica_id, hashes, generation)
 
     def _refresh(self, replica: _Replica) -> None:
         replica.heard_at_s = now = self._clock()

@@ -16,6 +16,7 @@ from tests.fakes import FakeClock
 
 BLOCK = 32
 RULES = RoutingConfig(
+    uncached_weight=1.0,
     min_match_tokens=64,
     tie_tolerance_tokens=50,
     decode_weight=0.1,
@@ -102,7 +103,9 @@ def test_queued_work_outweighs_a_prefix_that_is_shorter() -> None:
 def test_the_cost_is_in_tokens(load: dict[str, float], cost: float) -> None:
     fleet = Fleet(["a", "b"])
     fleet.report("a", **load)
-    scored = {each.standing.replica_id: each for each in explain(RoutingRequest(1024, PROMPT, BLOCK), fleet.view, RULES)}
+    scored = {
+        each.standing.replica_id: each for each in explain(RoutingRequest(1024, PROMPT, BLOCK), fleet.view, RULES)
+    }
     assert scored["a"].cost == pytest.approx(cost)
     assert scored["b"].cost == 1024
 
@@ -113,6 +116,33 @@ def test_what_was_just_sent_counts_before_any_report() -> None:
     assert fleet.choices(50) == {"b": 50}
     debit.release()
     assert set(fleet.choices(50)) == {"a", "b"}
+
+
+def test_work_that_a_hit_saves_weighs_more_than_waiting() -> None:
+    """Two replicas, 1,024 tokens queued where the prefix is: cheaper there as soon as computing weighs more."""
+    fleet = Fleet(["a", "b"])
+    fleet.report("a", PROMPT, queued_prefill_tokens=2000)
+    request = RoutingRequest(1025, PROMPT, BLOCK)
+    for weight, expected in ((1.0, "b"), (4.0, "a")):
+        rules = RULES.model_copy(update={"uncached_weight": weight})
+        decision = route(request, fleet.view, rules, fleet.rng)
+        assert decision is not None and decision.replica_id == expected
+
+
+def test_requests_with_the_same_new_prefix_follow_the_first() -> None:
+    fleet = Fleet(ids(4))
+    first = fleet.decide(rest_tokens=1)
+    sent = fleet.view.debit(first.replica_id, 500, 1025, PROMPT)
+    second = fleet.decide(rest_tokens=1)
+    assert (second.replica_id, second.reason) == (first.replica_id, RoutingReason.PREFIX_HIT)
+    sent.release()
+    assert {fleet.decide(rest_tokens=1).reason for _ in range(20)} == {RoutingReason.TIE}
+
+
+def test_a_full_replica_keeps_what_is_cheapest_there() -> None:
+    fleet = Fleet(["a", "b"])
+    fleet.report("a", PROMPT, kv_usage_ratio=0.96)  # costs 800 more
+    assert fleet.decide(rest_tokens=1).replica_id == "a"
 
 
 def test_a_few_very_long_requests_weigh_more_than_many_short_ones() -> None:
