@@ -1,9 +1,9 @@
 """A model of one vLLM engine: its block cache, its step loop with chunked prefill, its load report.
 
-Kept from vLLM: blocks in use are counted by reference, the rest is an LRU list into which a finished request's blocks go
-tail first; a prefix hit ends before the last token; a step takes one token of each decoding sequence and fills its budget with
-prompt tokens, first come first served; decoded blocks are cached too. Left out: preemption (a request is admitted when its whole
-output fits).
+Kept from vLLM: blocks in use are counted by reference, the rest is an LRU list into which a finished request's blocks
+go tail first; a prefix hit ends before the last token; a step takes one token of each decoding sequence and fills its
+budget with prompt tokens, first come first served; decoded blocks are cached too. Left out: preemption (a request is
+admitted when its whole output fits).
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ class BlockCache:
 class SimulatedEngine:
     """One engine. Its owner calls `submit`, and `advance` at the time that `next_event_s` names.
 
-    With `tells_queued` it reports the blocks of a prompt as held when it has accepted the request, not when it has computed
-    them. Steps without any prompt tokens are taken many at a time, up to the next end of a sequence or arrival.
+    With `tells_queued` it reports the blocks of a prompt as held when it has accepted the request, not when it has
+    computed them. Steps without any prompt tokens are taken many at a time, up to the next end of a sequence or arrival.
     """
 
     def __init__(self, blocks: int, speed: EngineSpeed, tells_queued: bool = False) -> None:
@@ -172,7 +172,7 @@ class SimulatedEngine:
     def advance(self) -> None:
         """The steps under way end."""
         now = self.next_event_s
-        assert now is not None  # noqa: S101
+        assert now is not None
         self._decode(self._steps)
         for request, tokens in self._chunks:
             self._prefill(request, tokens, now)

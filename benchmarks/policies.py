@@ -66,8 +66,8 @@ class LeastLoaded(_Uninformed):
 class RoutedPrefixes(_Uninformed):
     """As Ray's PrefixCacheAffinityRouter: knows what it routed, never what is evicted, and has no bound.
 
-    The replicas with the longest match, of those the one with the fewest requests; below a match of 10 % those that were sent
-    the least text. Its tree of characters is a set of blocks here, which is coarser by less than a block.
+    The replicas with the longest match, of those the one with the fewest requests; below a match of 10 % those that
+    were sent the least text. Its tree of characters is a set of blocks here, which is coarser by less than a block.
     """
 
     def __init__(self, engines: Sequence[SimulatedEngine], rng: random.Random, imbalanced_threshold: float) -> None:
@@ -118,7 +118,7 @@ class Oracle:
             for n, engine in enumerate(self._engines)
         ]
         decision = decide(asked, scored, self._rules, self._rng)
-        assert decision is not None  # noqa: S101
+        assert decision is not None
         self._coming.add(decision.replica_id, request.hashes)
         self._sent[request] = decision.replica_id
         return int(decision.replica_id)
@@ -148,7 +148,7 @@ class KVPulse:
     def choose(self, request: SimulatedRequest) -> int:
         view = self._rng.choice(self._views)
         decision = route(_routing_request(request), view, self._rules, self._rng)
-        assert decision is not None  # noqa: S101
+        assert decision is not None
         self._debits[request] = view.debit(
             decision.replica_id,
             request.prompt_tokens - decision.matched_tokens,

@@ -1,7 +1,7 @@
 """How well requests are routed: `python -m benchmarks.routing_quality --traces FOLDER`.
 
-Eight modelled engines serve the same arrivals under each policy. KVPulse sees their caches and loads as its feed would show
-them, 0.1 to 0.2 s late; the oracle sees them as they are.
+Eight modelled engines serve the same arrivals under each policy. KVPulse sees their caches and loads as its feed would
+show them, 0.1 to 0.2 s late; the oracle sees them as they are.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _table(workload: Workload, results: Mapping[str, Result], cpu_s: float) -> T
 @click.command()
 @click.option("--traces", type=click.Path(exists=True, file_okay=False, path_type=Path), envvar="KVPULSE_TRACES",
               help="folder of mooncake_conversation.jsonl; without it only the synthetic workload runs")  # fmt: skip
-@click.option("--requests", type=click.IntRange(min=100), default=12_000, show_default=True, help="per workload")
+@click.option("--requests", type=click.IntRange(min=100), default=6_000, show_default=True, help="per workload")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="print JSON instead of tables")
 def main(traces: Path | None, requests: int, seed: int, as_json: bool) -> None:

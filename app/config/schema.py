@@ -142,8 +142,8 @@ class RoutingConfig(_Part):
     uncached_weight: float = Field(
         default=4.0,
         ge=1,
-        description="cost of one prompt token to compute; above 1 because it delays all who come after and takes the place "
-        "of other prefixes, while waiting for one already queued costs this request alone",
+        description="cost of a prompt token to compute against one already queued: computing it delays all who come "
+        "after and takes the place of other prefixes, waiting delays this request alone",
     )
     min_match_tokens: NonNegativeInt = Field(default=64, description="a shorter cached prefix is not worth a detour")
     tie_tolerance_tokens: NonNegativeInt = Field(
@@ -155,8 +155,7 @@ class RoutingConfig(_Part):
     kv_busy_ratio: Ratio = Field(default=0.8, description="KV usage from which a replica costs more")
     kv_penalty_tokens: NonNegativeInt = Field(default=4096, description="what it costs more at full KV usage")
     kv_full_ratio: Ratio = Field(
-        default=0.95,
-        description="KV usage from which a replica has no room; while none has, those of unknown load are tried",
+        default=0.95, description="KV usage from which replicas of unknown load are tried if all others have it"
     )
     session_discount_tokens: NonNegativeInt = Field(
         default=128, description="what the replica that served the session last costs less"

@@ -11,10 +11,10 @@ import msgspec
 from app.config.schema import RoutingConfig
 from app.state.cluster_view import ClusterView, ReplicaStanding
 
-# Beside the replicas that hold the longest prefixes only a few random ones are compared: without a match nothing but the
-# load matters, and the least loaded of eight is nearly as good as the least loaded of all. It also keeps routers that share no
-# state apart. Up to eight replicas that is all of them.
-_HOLDERS = 16
+# Beside the replicas that hold the longest prefixes only a few random ones are compared: without a match nothing but
+# the load matters, and the least loaded of eight is nearly as good as the least loaded of all. It also keeps routers
+# that share no state apart. Of up to eight replicas all are compared.
+_HOLDERS = 8
 _OTHERS = 8
 
 

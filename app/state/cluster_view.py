@@ -20,7 +20,7 @@ class ReplicaStanding(msgspec.Struct, frozen=True):
     """One replica at one moment, as a request sees it.
 
     Args:
-        matched_blocks: longest prefix of the request's blocks that it holds, or is computing for a request of this process.
+        matched_blocks: longest prefix of the request's blocks that it holds, or computes for a request of this process.
         load: its last report; None when there is none, or none any more.
         age_s: since it was last heard of; None when never.
         stale: not heard of for too long, or its load is unknown. Neither free nor full.
@@ -74,8 +74,8 @@ class InFlight:
 class ClusterView:
     """The replicas of one path, by unique id: a replica that restarts has another one.
 
-    Thread-safe. Changes of one replica come from one thread, in order. `keep_only` says which replicas exist; what is told
-    of others is dropped, so that a late message brings nobody back.
+    Thread-safe. Changes of one replica come from one thread, in order. `keep_only` says which replicas exist; what is
+    told of others is dropped, so that a late message brings nobody back.
 
     Args:
         clock: monotonic seconds.
@@ -147,8 +147,8 @@ class ClusterView:
         Args:
             prefill_tokens: prompt tokens it will have to compute.
             decode_tokens: context it will hold while it decodes.
-            hashes: of the prompt's full blocks. Until the release they are expected in the replica's cache, where a running
-                request keeps them: of several requests with a new prefix, all but the first follow it.
+            hashes: of the prompt's full blocks. Until the release they are expected in the replica's cache, where a
+                running request keeps them: of several requests with a new prefix, all but the first follow it.
         """
         with self._lock:
             replica = self._replicas.get(replica_id)

@@ -14,9 +14,9 @@ _MAX_INTERNED_MASKS = 65_536
 class PrefixIndex:
     """Chain hash -> replicas that hold the block. Not thread-safe.
 
-    A replica is a bit of the mask, so an entry costs its key and its place in a dict however many replicas hold it: equal
-    masks are one object. `clear` retires the bit: lookups ignore it at once, later calls sweep it out of one shard
-    each, and it is given to another replica only when no entry carries it any more.
+    A replica is a bit of the mask, so an entry costs its key and its place in a dict however many replicas hold it:
+    equal masks are one object. `clear` retires the bit: lookups ignore it at once, later calls sweep it out of one
+    shard each, and it is given to another replica only when no entry carries it any more.
 
     Args:
         max_blocks: bound on entries. Room for another block is made by forgetting those stored longest ago, counted in
@@ -195,7 +195,7 @@ class PrefixMatch:
         """Blocks of the longest prefix that this replica holds."""
         slot = self._slots.get(replica)
         if slot is not None:
-            for blocks, mask in self._levels:
+            for blocks, mask in reversed(self._levels):  # most replicas hold only what all share
                 if mask >> slot & 1:
                     return blocks
         return 0
