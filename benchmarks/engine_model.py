@@ -120,8 +120,11 @@ class BlockCache:
 class SimulatedEngine:
     """One engine. Its owner calls `submit`, and `advance` at the time that `next_event_s` names.
 
-    With `tells_queued` it reports the blocks of a prompt as held when it has accepted the request, not when it has
-    computed them. Steps without any prompt tokens are taken many at a time, up to the next end of a sequence or arrival.
+    Steps without any prompt tokens are taken many at a time, up to the next end of a sequence or arrival.
+
+    Args:
+        blocks: of its cache.
+        tells_queued: report a prompt's blocks as held when the request is accepted, not when they are computed.
     """
 
     def __init__(self, blocks: int, speed: EngineSpeed, tells_queued: bool = False) -> None:

@@ -104,7 +104,7 @@ def decide(
         return _decision(allowed[0], RoutingReason.ONLY_REPLICA)
     known = [option for option in allowed if _known(option)]
     unknown = [option for option in allowed if not _known(option)]
-    due = [option for option in unknown if _probe_due(option.standing, rules)]
+    due = [option for option in unknown if option.standing.unprobed_s >= rules.probe_period_s]
     if known and due:
         return _decision(rng.choice(due), RoutingReason.STALE_PROBE)
     has_room = any(not option.full for option in known)
@@ -154,10 +154,6 @@ def _cheapest(options: Sequence[ScoredReplica], rules: RoutingConfig) -> list[Sc
 
 def _known(option: ScoredReplica) -> bool:
     return not option.standing.stale
-
-
-def _probe_due(standing: ReplicaStanding, rules: RoutingConfig) -> bool:
-    return standing.unprobed_s is None or standing.unprobed_s >= rules.probe_period_s
 
 
 def _decision(option: ScoredReplica, reason: RoutingReason) -> RoutingDecision:

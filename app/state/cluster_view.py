@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import count, islice
+from math import inf
 from threading import Lock
 
 import msgspec
@@ -22,21 +23,21 @@ class ReplicaStanding(msgspec.Struct, frozen=True):
     Args:
         matched_blocks: longest prefix of the request's blocks that it holds, or computes for a request of this process.
         load: its last report; None when there is none, or none any more.
-        age_s: since it was last heard of; None when never.
+        age_s: since it was last heard of; infinite when never.
         stale: not heard of for too long, or its load is unknown. Neither free nor full.
         pending_prefill_tokens: sent to it by this process and not yet in its reports.
         pending_decode_tokens: likewise.
-        unprobed_s: since anything was last sent to it by this process; None when never.
+        unprobed_s: since anything was last sent to it by this process; infinite when never.
     """
 
     replica_id: str
-    matched_blocks: int = 0
-    load: ReplicaLoad | None = None
-    age_s: float | None = None
-    stale: bool = True
+    matched_blocks: int
+    load: ReplicaLoad | None
+    age_s: float
+    stale: bool
     pending_prefill_tokens: int = 0
     pending_decode_tokens: int = 0
-    unprobed_s: float | None = None
+    unprobed_s: float = inf
 
 
 class _Replica:
@@ -44,8 +45,8 @@ class _Replica:
 
     def __init__(self, generation: int) -> None:
         self.load: ReplicaLoad | None = None
-        self.heard_at_s: float | None = None
-        self.sent_at_s: float | None = None
+        self.heard_at_s = -inf
+        self.sent_at_s = -inf
         self.ledger = DebitLedger()
         self.generation = generation  # of its cache knowledge; another one when earlier knowledge is void
 
@@ -166,8 +167,7 @@ class ClusterView:
         """All replicas."""
         with self._lock:
             matched = _merged(self._cached.matched_blocks(hashes), self._coming.matched_blocks(hashes))
-            now = self._clock()
-            return [self._standing(replica_id, matched.get(replica_id, 0), now) for replica_id in self._ids]
+            return self._standings({replica_id: matched.get(replica_id, 0) for replica_id in self._ids})
 
     def sample(
         self, hashes: Sequence[int], rng: random.Random, *, holders: int, others: int, also: str | None = None
@@ -187,27 +187,32 @@ class ClusterView:
             for replica_id in drawn if also not in self._replicas else (*drawn, also):
                 if replica_id not in matched:
                     matched[replica_id] = max(cached.blocks_of(replica_id), coming.blocks_of(replica_id))
-            now = self._clock()
-            return [self._standing(replica_id, blocks, now) for replica_id, blocks in matched.items()]
+            return self._standings(matched)
 
     @property
     def evicted_blocks(self) -> int:
         """Blocks the index forgot for want of room."""
         return self._cached.evicted_blocks
 
-    def _standing(self, replica_id: str, matched_blocks: int, now: float) -> ReplicaStanding:
-        replica = self._replicas[replica_id]
-        age_s = None if replica.heard_at_s is None else now - replica.heard_at_s
-        return ReplicaStanding(
-            replica_id,
-            matched_blocks,
-            replica.load,
-            age_s,
-            replica.load is None or age_s is None or age_s > self._stale_after_s,
-            replica.ledger.prefill_tokens,
-            replica.ledger.decode_tokens,
-            None if replica.sent_at_s is None else now - replica.sent_at_s,
-        )
+    def _standings(self, matched: dict[str, int]) -> list[ReplicaStanding]:
+        now, stale_after_s, replicas = self._clock(), self._stale_after_s, self._replicas
+        standings = []
+        for replica_id, blocks in matched.items():
+            replica = replicas[replica_id]
+            load, ledger, age_s = replica.load, replica.ledger, now - replica.heard_at_s
+            standings.append(
+                ReplicaStanding(
+                    replica_id,
+                    blocks,
+                    load,
+                    age_s,
+                    load is None or age_s > stale_after_s,
+                    ledger.prefill_tokens,
+                    ledger.decode_tokens,
+                    now - replica.sent_at_s,
+                )
+            )
+        return standings
 
     def _heard(self, replica_id: str, load: ReplicaLoad, *, forget: bool) -> int | None:
         """Takes the load, forgets the cache if told to, and names the generation that cache changes belong to."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from math import inf
 from threading import Thread
 
 import pytest
@@ -40,7 +41,7 @@ def pending(view: ClusterView, replica_id: str = "a") -> tuple[int, int]:
 
 def test_a_replica_that_never_reported_is_unknown_not_idle(view: ClusterView) -> None:
     found = standing(view)
-    assert (found.load, found.age_s, found.stale, found.matched_blocks) == (None, None, True, 0)
+    assert (found.load, found.age_s, found.stale, found.matched_blocks) == (None, inf, True, 0)
 
 
 def test_reports_change_the_cache_and_replace_the_load(view: ClusterView) -> None:
