@@ -140,13 +140,13 @@ class KVPulse:
     def __init__(self, replicas: int, clock: Clock, rng: random.Random, rules: RoutingConfig, routers: int = 1) -> None:
         self._rng = rng
         self._rules = rules
-        self._views = [ClusterView(clock, stale_after_s=rules.stale_after_s) for _ in range(routers)]
+        self.views = [ClusterView(clock, stale_after_s=rules.stale_after_s) for _ in range(routers)]
         self._debits: dict[SimulatedRequest, InFlight] = {}
-        for view in self._views:
+        for view in self.views:
             view.keep_only([str(n) for n in range(replicas)])
 
     def choose(self, request: SimulatedRequest) -> int:
-        view = self._rng.choice(self._views)
+        view = self._rng.choice(self.views)
         decision = route(_routing_request(request), view, self._rules, self._rng)
         assert decision is not None
         self._debits[request] = view.debit(
@@ -158,7 +158,7 @@ class KVPulse:
         return int(decision.replica_id)
 
     def report(self, replica: int, change: CacheChange, load: ReplicaLoad) -> None:
-        for view in self._views:
+        for view in self.views:
             view.apply(str(replica), change, load)
 
     def ended(self, request: SimulatedRequest) -> None:

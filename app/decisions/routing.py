@@ -97,11 +97,13 @@ def decide(
     request: RoutingRequest, options: Sequence[ScoredReplica], rules: RoutingConfig, rng: random.Random
 ) -> RoutingDecision | None:
     """The choice among replicas that are scored."""
-    allowed = [option for option in options if option.standing.replica_id not in request.excluded] or options
-    if not allowed:
+    if not options:
         return None
-    if len(allowed) == 1:
-        return _decision(allowed[0], RoutingReason.ONLY_REPLICA)
+    if len(options) == 1:
+        return _decision(options[0], RoutingReason.ONLY_REPLICA)
+    allowed = [option for option in options if option.standing.replica_id not in request.excluded]
+    if not allowed:
+        return _decision(rng.choice(_cheapest(options, rules)), RoutingReason.FALLBACK)
     known = [option for option in allowed if _known(option)]
     unknown = [option for option in allowed if not _known(option)]
     due = [option for option in unknown if option.standing.unprobed_s >= rules.probe_period_s]
