@@ -293,6 +293,8 @@ def test_the_one_usable_replica_among_many_stale_ones_is_found() -> None:
     fleet.clock.advance(2.0)
     fleet.report("r150")
     assert fleet.choices(20) == {"r150": 20}
+    fleet.report("r7", PROMPT)
+    assert fleet.choices(20, excluded={"r7"}) == {"r150": 20}
 
 
 def test_a_prefix_is_found_however_large_the_fleet() -> None:
