@@ -110,9 +110,9 @@ class BoundedIndex(RuleBasedStateMachine):
 
 
 TestUnboundedIndex = UnboundedIndex.TestCase
-TestUnboundedIndex.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestUnboundedIndex.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 TestBoundedIndex = BoundedIndex.TestCase
-TestBoundedIndex.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+TestBoundedIndex.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 
 def test_a_match_is_a_prefix_not_a_count_of_common_blocks() -> None:
