@@ -52,8 +52,6 @@ class EngineReplica:
 
     async def __init__(self, spec: EngineSpec) -> None:  # type: ignore[misc]  # Serve awaits it
         began = time.monotonic()
-        if spec.path == "cold":
-            os.nice(10)
         # It would override kv_cache_memory_bytes, and Ray's runtime environments cannot unset it.
         os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)
         from vllm.config import KVEventsConfig

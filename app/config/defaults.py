@@ -49,7 +49,7 @@ class _Situation:
 
     @property
     def threads(self) -> int:
-        return self.hardware.cores
+        return max(1, math.floor(self.path.share * self.hardware.cores + 0.5))
 
     def value(self, option: str) -> Any:
         return self.chosen[option].value

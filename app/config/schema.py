@@ -139,16 +139,24 @@ class RoutingConfig(_Part):
         default=False,
         description="without API keys: may a client force a path by header or model suffix; with keys: per key",
     )
+    uncached_weight: float = Field(
+        default=4.0,
+        ge=1,
+        description="cost of a prompt token to compute against one already queued: computing it delays all who come "
+        "after and takes the place of other prefixes, waiting delays this request alone",
+    )
     min_match_tokens: NonNegativeInt = Field(default=64, description="a shorter cached prefix is not worth a detour")
     tie_tolerance_tokens: NonNegativeInt = Field(
         default=64, description="replicas whose costs differ by no more are equal; one of them is taken at random"
     )
     decode_weight: float = Field(
-        default=0.02, ge=0, description="cost of one token of running context, which every decoding step reads"
+        default=0.01, ge=0, description="cost of one token of running context, which every decoding step reads"
     )
     kv_busy_ratio: Ratio = Field(default=0.8, description="KV usage from which a replica costs more")
     kv_penalty_tokens: NonNegativeInt = Field(default=4096, description="what it costs more at full KV usage")
-    kv_full_ratio: Ratio = Field(default=0.95, description="KV usage from which a replica is used only if all are full")
+    kv_full_ratio: Ratio = Field(
+        default=0.95, description="KV usage from which replicas of unknown load are tried if all others have it"
+    )
     session_discount_tokens: NonNegativeInt = Field(
         default=128, description="what the replica that served the session last costs less"
     )

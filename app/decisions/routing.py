@@ -11,10 +11,10 @@ import msgspec
 from app.config.schema import RoutingConfig
 from app.state.cluster_view import ClusterView, ReplicaStanding
 
-# Beside the replicas that hold the longest prefixes only a few random ones are compared: without a match nothing but the
-# load matters, and the least loaded of eight is nearly as good as the least loaded of all. It also keeps routers that share no
-# state apart. Up to eight replicas that is all of them.
-_HOLDERS = 16
+# Beside the replicas that hold the longest prefixes only a few random ones are compared: without a match nothing but
+# the load matters, and the least loaded of eight is nearly as good as the least loaded of all. It also keeps routers
+# that share no state apart. Of up to eight replicas all are compared.
+_HOLDERS = 8
 _OTHERS = 8
 
 
@@ -26,7 +26,7 @@ class RoutingReason(StrEnum):
     LEAST_LOADED = "least_loaded"
     TIE = "tie"
     STALE_PROBE = "stale_probe"
-    FALLBACK = "fallback"  # every replica is full, excluded or of unknown load
+    FALLBACK = "fallback"  # no replica of known load has room
 
 
 class RoutingRequest(msgspec.Struct, frozen=True):
@@ -53,13 +53,13 @@ class ScoredReplica(msgspec.Struct, frozen=True):
     Args:
         matched_tokens: prompt tokens that its cache is expected to save.
         cost: tokens. That of a stale replica counts no report.
-        usable: its load is known, it has room and it is not excluded.
+        full: its KV cache has no room. It may still be the cheapest, but a replica of unknown load is tried before it.
     """
 
     standing: ReplicaStanding
     matched_tokens: int
     cost: float
-    usable: bool
+    full: bool
 
 
 class RoutingDecision(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ def route(
         view.sample(request.hashes, rng, holders=_HOLDERS, others=_OTHERS, also=request.session_replica),
         rules,
     )
-    if not any(option.usable for option in scored):  # there may be a better one among those not compared
+    if not any(_known(option) and option.standing.replica_id not in request.excluded for option in scored):
         scored = explain(request, view, rules)
     return decide(request, scored, rules, rng)
 
@@ -97,19 +97,22 @@ def decide(
     request: RoutingRequest, options: Sequence[ScoredReplica], rules: RoutingConfig, rng: random.Random
 ) -> RoutingDecision | None:
     """The choice among replicas that are scored."""
-    allowed = [option for option in options if option.standing.replica_id not in request.excluded] or options
-    if not allowed:
+    if not options:
         return None
-    if len(allowed) == 1:
-        return _decision(allowed[0], RoutingReason.ONLY_REPLICA)
-    usable = [option for option in allowed if option.usable]
-    unknown = [option for option in allowed if option.standing.stale]
-    due = [option for option in unknown if _probe_due(option.standing, rules)]
-    if usable and due:
+    if len(options) == 1:
+        return _decision(options[0], RoutingReason.ONLY_REPLICA)
+    allowed = [option for option in options if option.standing.replica_id not in request.excluded]
+    if not allowed:
+        return _decision(rng.choice(_cheapest(options, rules)), RoutingReason.FALLBACK)
+    known = [option for option in allowed if _known(option)]
+    unknown = [option for option in allowed if not _known(option)]
+    due = [option for option in unknown if option.standing.unprobed_s >= rules.probe_period_s]
+    if known and due:
         return _decision(rng.choice(due), RoutingReason.STALE_PROBE)
-    tied = _cheapest(usable or unknown or allowed, rules)
+    has_room = any(not option.full for option in known)
+    tied = _cheapest(known if has_room else unknown or known, rules)
     chosen = rng.choice(tied)
-    if not usable:
+    if not has_room:
         return _decision(chosen, RoutingReason.FALLBACK)
     if chosen.matched_tokens:
         return _decision(chosen, RoutingReason.PREFIX_HIT)
@@ -119,30 +122,31 @@ def decide(
 def _score_all(
     request: RoutingRequest, standings: Sequence[ReplicaStanding], rules: RoutingConfig
 ) -> list[ScoredReplica]:
-    return [_score(request, standing, rules) for standing in standings]
+    return [score(request, standing, rules) for standing in standings]
 
 
-def _score(request: RoutingRequest, standing: ReplicaStanding, rules: RoutingConfig) -> ScoredReplica:
+def score(request: RoutingRequest, standing: ReplicaStanding, rules: RoutingConfig) -> ScoredReplica:
+    """What the request costs on one replica."""
     # As vLLM does: the last token of a prompt is always computed, and only full blocks are reused.
     block_size = request.block_size
     matched = min(standing.matched_blocks, (request.prompt_tokens - 1) // block_size) * block_size
     if matched < rules.min_match_tokens:
         matched = 0
-    cost = request.prompt_tokens - matched + standing.pending_prefill_tokens
+    cost = rules.uncached_weight * (request.prompt_tokens - matched) + standing.pending_prefill_tokens
     decoding = standing.pending_decode_tokens
-    usable = False
+    full = False
     penalty = 0.0
     load = standing.load
     if load is not None and not standing.stale:
         cost += load.queued_prefill_tokens
         decoding += load.decode_tokens
-        usable = load.kv_usage_ratio < rules.kv_full_ratio and standing.replica_id not in request.excluded
+        full = load.kv_usage_ratio >= rules.kv_full_ratio
         busy = load.kv_usage_ratio - rules.kv_busy_ratio
         if busy > 0:
             penalty = rules.kv_penalty_tokens * busy / (1 - rules.kv_busy_ratio)
     if standing.replica_id == request.session_replica:
         cost -= rules.session_discount_tokens
-    return ScoredReplica(standing, matched, cost + rules.decode_weight * decoding + penalty, usable)
+    return ScoredReplica(standing, matched, cost + rules.decode_weight * decoding + penalty, full)
 
 
 def _cheapest(options: Sequence[ScoredReplica], rules: RoutingConfig) -> list[ScoredReplica]:
@@ -150,8 +154,8 @@ def _cheapest(options: Sequence[ScoredReplica], rules: RoutingConfig) -> list[Sc
     return [option for option in options if option.cost <= limit]
 
 
-def _probe_due(standing: ReplicaStanding, rules: RoutingConfig) -> bool:
-    return standing.unprobed_s is None or standing.unprobed_s >= rules.probe_period_s
+def _known(option: ScoredReplica) -> bool:
+    return not option.standing.stale
 
 
 def _decision(option: ScoredReplica, reason: RoutingReason) -> RoutingDecision:

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from threading import Lock
 
 
 class Debit:
     """Work given to a replica, counted until its report contains it or the request ends, whichever is first."""
 
-    __slots__ = ("_ledger", "_lock", "decode_tokens", "made_at_s", "prefill_tokens")
+    __slots__ = ("decode_tokens", "made_at_s", "prefill_tokens")
 
-    def __init__(
-        self, ledger: DebitLedger, lock: Lock, prefill_tokens: int, decode_tokens: int, made_at_s: float
-    ) -> None:
-        self._ledger = ledger
-        self._lock = lock
+    def __init__(self, prefill_tokens: int, decode_tokens: int, made_at_s: float) -> None:
         self.prefill_tokens = prefill_tokens
         self.decode_tokens = decode_tokens
         self.made_at_s = made_at_s
 
-    def release(self) -> None:
-        """The request has ended. From any thread, any number of times, also after the replica has left."""
-        with self._lock:
-            self._ledger.take_out(self)
-
 
 class DebitLedger:
-    """The open, unsettled debits of one replica. Guarded by its owner's lock."""
+    """The open, unsettled debits of one replica. Not thread-safe."""
 
     __slots__ = ("_open", "decode_tokens", "prefill_tokens")
 
@@ -45,7 +35,7 @@ class DebitLedger:
         self.decode_tokens += debit.decode_tokens
 
     def take_out(self, debit: Debit) -> None:
-        """Invariant: a debit is counted exactly while it is in `_open`."""
+        """Nothing happens to one that is not in it. Invariant: a debit is counted exactly while it is in `_open`."""
         if debit in self._open:
             del self._open[debit]
             self.prefill_tokens -= debit.prefill_tokens

@@ -6,17 +6,18 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-# A dict that grows or is compacted stops its process: 78 ms at 1.4 million entries. In shards of this size, 0.2 ms.
-_SHARD_BLOCKS = 4096
+# A dict that grows or is compacted stops its process: 78 ms at 1.4 million entries, so the table is many small ones.
+# Under constant change a dict is rebuilt for thrice what it holds, rounded up to a power of two: 3 * 2730 fits 8192.
+_SHARD_BLOCKS = 2730
 _MAX_INTERNED_MASKS = 65_536
 
 
 class PrefixIndex:
     """Chain hash -> replicas that hold the block. Not thread-safe.
 
-    A replica is a bit of the mask, so an entry costs its key and its place in a dict however many replicas hold it: equal
-    masks are one object. `clear` retires the bit: lookups ignore it at once, later calls sweep it out of one shard
-    each, and it is given to another replica only when no entry carries it any more.
+    A replica is a bit of the mask, so an entry costs its key and its place in a dict however many replicas hold it:
+    equal masks are one object. `clear` retires the bit: lookups ignore it at once, later calls sweep it out of one
+    shard each, and it is given to another replica only when no entry carries it any more.
 
     Args:
         max_blocks: bound on entries. Room for another block is made by forgetting those stored longest ago, counted in
@@ -27,9 +28,8 @@ class PrefixIndex:
     def __init__(self, max_blocks: int, shard_blocks: int = _SHARD_BLOCKS) -> None:
         if max_blocks < 1:
             raise ValueError(f"max_blocks must be at least 1, got {max_blocks}")
-        shards = 1 << max(1, max_blocks // shard_blocks).bit_length() - 1
-        self._shards: list[dict[int, int]] = [{} for _ in range(shards)]
-        self._shard_mask = shards - 1
+        shards = -(-max_blocks // shard_blocks)
+        self._shards: list[dict[int, int]] = [{} for _ in range(shards)]  # a block is in shard `hash % shards`
         self._shard_limit = max_blocks // shards
         self._interned: dict[int, int] = {}
         self._slots: dict[str, int] = {}  # of replicas that hold something
@@ -56,9 +56,9 @@ class PrefixIndex:
         slot = self._slot_of(replica)
         bit = 1 << slot
         alone = self._intern(bit)
-        shards, shard_mask, limit = self._shards, self._shard_mask, self._shard_limit
+        shards, count, limit = self._shards, len(self._shards), self._shard_limit
         for block in hashes:
-            shard = shards[block & shard_mask]
+            shard = shards[block % count]
             mask = shard.get(block)
             if mask is None:
                 if len(shard) >= limit:
@@ -78,7 +78,7 @@ class PrefixIndex:
             return
         bit = 1 << slot
         for block in hashes:
-            shard = self._shards[block & self._shard_mask]
+            shard = self._shards[block % len(self._shards)]
             mask = shard.get(block, 0)
             if mask & bit:
                 self._counts[slot] -= 1
@@ -99,17 +99,17 @@ class PrefixIndex:
         """Take the bits of cleared replicas out of one shard. Whether there is more to sweep."""
         if self._retired:
             self._sweep(self._shards[self._next_sweep])
-            self._next_sweep = (self._next_sweep + 1) & self._shard_mask
+            self._next_sweep = (self._next_sweep + 1) % len(self._shards)
         return self._retired != 0
 
     def match(self, hashes: Sequence[int]) -> PrefixMatch:
         """How long a prefix of these blocks each replica holds. Replicas that hold nothing of it are never visited."""
-        shards, shard_mask = self._shards, self._shard_mask
+        shards, count = self._shards, len(self._shards)
         levels: list[tuple[int, int]] = []
         holders, previous = self._live, -1
         depth = 0
         for depth, block in enumerate(hashes):
-            mask = shards[block & shard_mask].get(block, 0)
+            mask = shards[block % count].get(block, 0)
             if mask is previous:  # neighbours mostly share their holders, and equal masks are one object
                 continue
             previous = mask
@@ -195,7 +195,7 @@ class PrefixMatch:
         """Blocks of the longest prefix that this replica holds."""
         slot = self._slots.get(replica)
         if slot is not None:
-            for blocks, mask in self._levels:
+            for blocks, mask in reversed(self._levels):  # most replicas hold only what all share
                 if mask >> slot & 1:
                     return blocks
         return 0

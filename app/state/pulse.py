@@ -33,7 +33,9 @@ class CacheChange(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         cleared: forget everything held before.
         removed: chain hashes of blocks that the cache no longer holds.
-        stored: chain hashes of blocks that it holds now. No hash is in both.
+        stored: chain hashes of blocks that it holds now, or will: those of a prompt may be told when its request is
+            accepted, so that routers which share no state see a new prefix before it is computed, and as removed when
+            the request ends without them. No hash is in both.
     """
 
     cleared: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from math import inf
 from threading import Thread
 
 import pytest
@@ -40,7 +41,7 @@ def pending(view: ClusterView, replica_id: str = "a") -> tuple[int, int]:
 
 def test_a_replica_that_never_reported_is_unknown_not_idle(view: ClusterView) -> None:
     found = standing(view)
-    assert (found.load, found.age_s, found.stale, found.matched_blocks) == (None, None, True, 0)
+    assert (found.load, found.age_s, found.stale, found.matched_blocks) == (None, inf, True, 0)
 
 
 def test_reports_change_the_cache_and_replace_the_load(view: ClusterView) -> None:
@@ -145,6 +146,33 @@ def test_a_debit_counts_until_a_report_must_contain_it(view: ClusterView, clock:
     assert pending(view) == (30, 40)
 
 
+def test_blocks_of_a_running_request_are_expected_until_it_ends(view: ClusterView) -> None:
+    request = view.debit("a", 400, 500, PROMPT)
+    assert (standing(view).matched_blocks, standing(view, "b").matched_blocks) == (3, 0)
+    sample = view.sample(PROMPT, random.Random(1), holders=1, others=1)
+    assert {each.replica_id: each.matched_blocks for each in sample}["a"] == 3
+    request.release()
+    assert standing(view).matched_blocks == 0
+
+
+def test_what_is_cached_stays_when_the_request_that_expected_it_ends(view: ClusterView) -> None:
+    request = view.debit("a", 400, 500, PROMPT)
+    view.apply("a", CacheChange(stored=PROMPT[:2]), IDLE)
+    request.release()
+    assert standing(view).matched_blocks == 2
+
+
+def test_a_lost_feed_expects_nothing_either(view: ClusterView) -> None:
+    request = view.debit("a", 400, 500, PROMPT)
+    view.disconnected("a")
+    assert standing(view).matched_blocks == 0
+    later = view.debit("a", 400, 500, PROMPT)
+    request.release()
+    assert standing(view).matched_blocks == 3
+    later.release()
+    assert pending(view) == (0, 0)
+
+
 def test_without_reports_a_debit_counts_until_it_is_released(view: ClusterView, clock: FakeClock) -> None:
     debit = view.debit("a", 400, 500)
     clock.advance(60)
@@ -188,7 +216,7 @@ def test_after_a_mass_cancel_from_many_threads_every_counter_is_zero(view: Clust
         rng = random.Random(seed)
         open_debits = []
         for number in range(500):
-            open_debits.append(view.debit(rng.choice("ab"), rng.randint(0, 9999), rng.randint(0, 9999)))
+            open_debits.append(view.debit(rng.choice("ab"), rng.randint(0, 9999), rng.randint(0, 9999), PROMPT))
             if number % 50 == 0:
                 view.apply(rng.choice("ab"), CacheChange(stored=PROMPT), BUSY)
                 view.sample(PROMPT, rng, holders=4, others=4)
