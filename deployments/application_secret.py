@@ -54,7 +54,9 @@ class RayStore:
         return value
 
 
-def feed_keys(application: str, store: KeyValueStore, new_secret: Callable[[int], bytes] = secrets.token_bytes) -> FeedKeys:
+def feed_keys(
+    application: str, store: KeyValueStore, new_secret: Callable[[int], bytes] = secrets.token_bytes
+) -> FeedKeys:
     """The keys of one application. Whoever asks first makes its secret.
 
     Raises:

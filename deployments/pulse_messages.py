@@ -88,4 +88,3 @@ def _decoded(payload: bytes | None, kind: type[_T]) -> _T | None:
         return msgspec.msgpack.decode(payload, type=kind)
     except msgspec.DecodeError:  # signed by us, but by another version
         return None
-

@@ -17,8 +17,9 @@ from deployments.engine_events import EngineEventStream, EventEndpoints
 from deployments.feed_thread import FeedThread
 from deployments.pulse_messages import FeedEndpoint, PulseMessages
 
-# Pulses that wait for a slow subscriber, beyond what its connection buffers. Later ones pass it by: it sees the gap.
+# Pulses that wait for a slow subscriber, here and in the kernel. Later ones pass it by, and it sees the gap.
 MAX_QUEUED_PULSES = 64
+SEND_BUFFER_BYTES = 1 << 18
 # However many ask, a snapshot is made this often at most; all who wait then get the same.
 SNAPSHOT_INTERVAL_S = 0.2
 MAX_WAITING_REQUESTS = 256
@@ -153,6 +154,7 @@ class PulsePublisher:
         opened: zmq.Socket[bytes] = self._context.socket(kind)
         opened.set_hwm(queued)
         opened.setsockopt(zmq.LINGER, 0)
+        opened.setsockopt(zmq.SNDBUF, SEND_BUFFER_BYTES)
         opened.setsockopt(zmq.MAXMSGSIZE, MAX_REQUEST_BYTES)
         opened.setsockopt(zmq.IPV6, ":" in host)
         opened.bind(f"tcp://[{host}]:0" if ":" in host else f"tcp://{host}:0")
