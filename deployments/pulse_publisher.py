@@ -29,11 +29,13 @@ MAX_QUEUED_SNAPSHOTS = 2
 
 @dataclass(slots=True)
 class PublisherCounts:
-    """Args:
-    pulses: published.
-    snapshots: sent.
-    refused: requests for a snapshot that were not signed by the application, or too many.
-    lost_streams: times that events of the engine were missing for good.
+    """Since the start.
+
+    Args:
+        pulses: published.
+        snapshots: sent.
+        refused: requests for a snapshot that were not signed by the application, or too many.
+        lost_streams: times that events of the engine were missing for good.
     """
 
     pulses: int = 0

@@ -19,15 +19,19 @@ MESSAGES = PulseMessages(b"the application's key")
 
 
 class Replica:
-    """An engine with its cache, and the publisher beside it."""
+    """An engine with its cache, and the publisher beside it.
 
-    def __init__(self, messages: PulseMessages = MESSAGES) -> None:
+    Args:
+        kept_steps: how many engine steps can be replayed.
+    """
+
+    def __init__(self, kept_steps: int = 1000) -> None:
         self._resources = ExitStack()
         endpoints = self._resources.enter_context(event_endpoints())
         self.cache = FakeEngineCache()
         self.load: ReplicaLoad | None = ReplicaLoad()
-        self.engine = self._resources.enter_context(closing(FakeEventPublisher(endpoints)))
-        self.feed = PulsePublisher(BlockLedger(HASHER, 100_000), endpoints, self.read_load, messages, "127.0.0.1")
+        self.engine = self._resources.enter_context(closing(FakeEventPublisher(endpoints, kept_steps)))
+        self.feed = PulsePublisher(BlockLedger(HASHER, 100_000), endpoints, self.read_load, MESSAGES, "127.0.0.1")
         self._resources.callback(self.feed.close)
         for _ in patient():
             if self.engine.has_new_subscriber():

@@ -25,11 +25,13 @@ class ReplicaView(Protocol):
 
 @dataclass(slots=True)
 class FollowerCounts:
-    """Args:
-    gaps: times that pulses were missed.
-    outdated: pulses older than what is known: repeated, or overtaken by a snapshot.
-    restarts: times that the publisher came back as another incarnation.
-    snapshots: snapshots applied.
+    """What went wrong, and how often it was mended.
+
+    Args:
+        gaps: times that pulses were missed.
+        outdated: pulses older than what is known: repeated, or overtaken by a snapshot.
+        restarts: times that the publisher came back as another incarnation.
+        snapshots: snapshots applied.
     """
 
     gaps: int = 0

@@ -159,6 +159,6 @@ def test_prompts_cross_a_folder_that_others_cannot_enter() -> None:
 
 def test_the_engine_is_told_to_publish_there() -> None:
     with event_endpoints() as endpoints:
-        argument = endpoints.engine_argument()
+        argument = endpoints.config_fields()
         assert (argument["endpoint"], argument["replay_endpoint"]) == (endpoints.events, endpoints.replay)
         assert argument["enable_kv_cache_events"] is True

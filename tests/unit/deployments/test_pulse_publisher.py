@@ -10,6 +10,7 @@ import zmq
 from deployments.pulse_messages import PulseMessages
 from deployments.pulse_publisher import MAX_WAITING_REQUESTS
 from deployments.pulse_subscriber import PulseSubscriber
+from tests.fake_engine_cache import HASHER
 from tests.fakes import RecordingView
 from tests.feed_rig import MESSAGES, Replica, followed, in_step, wait_for
 
@@ -92,9 +93,7 @@ def test_a_load_that_cannot_be_read_stops_the_pulses_but_not_the_publisher(
     wait_for(lambda: in_step(view, replica))
 
 
-def test_lost_engine_events_are_replayed_or_everything_is_forgotten(
-    replica: Replica, subscriber: PulseSubscriber
-) -> None:
+def test_lost_engine_events_are_replayed(replica: Replica, subscriber: PulseSubscriber) -> None:
     view = followed(subscriber, replica)
     replica.cache.compute(range(40))
     replica.step(lost=True)
@@ -103,3 +102,17 @@ def test_lost_engine_events_are_replayed_or_everything_is_forgotten(
     assert replica.engine.answer_replay()
     wait_for(lambda: in_step(view, replica))
     assert replica.feed.counts.lost_streams == 0
+
+
+def test_engine_events_that_are_lost_for_good_make_everything_unknown(subscriber: PulseSubscriber) -> None:
+    with closing(Replica(kept_steps=1)) as replica:
+        replica.compute(*range(40))
+        view = followed(subscriber, replica)
+        replica.cache.evict(0)
+        replica.step(lost=True)
+        replica.cache.compute(range(100, 120))
+        only_this = set(HASHER.prompt(range(100, 120)))
+        replica.step()
+        assert replica.engine.answer_replay()
+        wait_for(lambda: view.held["a"] == only_this)
+        assert replica.feed.counts.lost_streams == 1
