@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Callable
@@ -117,7 +118,7 @@ class PulsePublisher:
         poller = zmq.Poller()
         for readable in (*self._stream.sockets, self._requests, self._thread.wakeup):
             poller.register(readable, zmq.POLLIN)
-        poller.poll(timeout_s * 1000)
+        poller.poll(math.ceil(timeout_s * 1000))
 
     def _take_requests(self) -> None:
         """Note who asks, the last request of each; as many per step as may wait, so that a flood costs no more."""
