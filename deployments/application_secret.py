@@ -17,9 +17,11 @@ _NAMESPACE = b"kvpulse"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FeedKeys:
-    """Args:
-    hashing: for ChainHasher: who lacks it cannot test guesses of a prompt.
-    signing: for PulseMessages.
+    """Two keys from one secret, so that neither tells anything of the other.
+
+    Args:
+        hashing: for ChainHasher: who lacks it cannot test guesses of a prompt.
+        signing: for PulseMessages.
     """
 
     hashing: bytes

@@ -33,8 +33,8 @@ class EventEndpoints:
         folder = tempfile.mkdtemp(prefix="kvpulse-")  # mode 0700
         return cls(f"ipc://{folder}/events", f"ipc://{folder}/replay")
 
-    def engine_argument(self) -> dict[str, Any]:
-        """The fields of vLLM's KVEventsConfig."""
+    def config_fields(self) -> dict[str, Any]:
+        """Keyword arguments of vLLM's KVEventsConfig."""
         return {
             "enable_kv_cache_events": True,
             "publisher": "zmq",

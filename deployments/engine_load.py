@@ -87,7 +87,7 @@ class EngineLoad:
             for request in prefilling
             if request.prompt_token_ids is not None
         }
-        embedded = sum(request.prompt_len for request in prefilling if request.prompt_token_ids is None)
+        embedded = sum(int(request.prompt_len) for request in prefilling if request.prompt_token_ids is None)
         return self._progress.remaining_tokens(texts) + embedded
 
 

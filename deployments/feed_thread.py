@@ -7,6 +7,7 @@ import queue
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 logger = logging.getLogger("ray.serve")
 
@@ -66,10 +67,8 @@ class FeedThread:
         self.faults += 1
 
     def _interrupt(self) -> None:
-        try:
+        with suppress(OSError):  # full, so awake already; or closed
             self._wake.send(b"\0")
-        except OSError:
-            pass  # full, so awake already; or closed
 
     def _run(self) -> None:
         try:
@@ -80,10 +79,8 @@ class FeedThread:
 
     def _once(self) -> None:
         self._step()
-        try:
+        with suppress(BlockingIOError):
             self.wakeup.recv(4096)
-        except BlockingIOError:
-            pass
         while not self._commands.empty():
             self._commands.get()()
 

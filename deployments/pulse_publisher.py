@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Callable
@@ -17,8 +18,9 @@ from deployments.engine_events import EngineEventStream, EventEndpoints
 from deployments.feed_thread import FeedThread
 from deployments.pulse_messages import FeedEndpoint, PulseMessages
 
-# Pulses that wait for a slow subscriber, beyond what its connection buffers. Later ones pass it by: it sees the gap.
+# Pulses that wait for a slow subscriber, here and in the kernel. Later ones pass it by, and it sees the gap.
 MAX_QUEUED_PULSES = 64
+SEND_BUFFER_BYTES = 1 << 18
 # However many ask, a snapshot is made this often at most; all who wait then get the same.
 SNAPSHOT_INTERVAL_S = 0.2
 MAX_WAITING_REQUESTS = 256
@@ -28,11 +30,13 @@ MAX_QUEUED_SNAPSHOTS = 2
 
 @dataclass(slots=True)
 class PublisherCounts:
-    """Args:
-    pulses: published.
-    snapshots: sent.
-    refused: requests for a snapshot that were not signed by the application, or too many.
-    lost_streams: times that events of the engine were missing for good.
+    """Since the start.
+
+    Args:
+        pulses: published.
+        snapshots: sent.
+        refused: requests for a snapshot that were not signed by the application, or too many.
+        lost_streams: times that events of the engine were missing for good.
     """
 
     pulses: int = 0
@@ -114,7 +118,7 @@ class PulsePublisher:
         poller = zmq.Poller()
         for readable in (*self._stream.sockets, self._requests, self._thread.wakeup):
             poller.register(readable, zmq.POLLIN)
-        poller.poll(timeout_s * 1000)
+        poller.poll(math.ceil(timeout_s * 1000))
 
     def _take_requests(self) -> None:
         """Note who asks, the last request of each; as many per step as may wait, so that a flood costs no more."""
@@ -153,6 +157,7 @@ class PulsePublisher:
         opened: zmq.Socket[bytes] = self._context.socket(kind)
         opened.set_hwm(queued)
         opened.setsockopt(zmq.LINGER, 0)
+        opened.setsockopt(zmq.SNDBUF, SEND_BUFFER_BYTES)
         opened.setsockopt(zmq.MAXMSGSIZE, MAX_REQUEST_BYTES)
         opened.setsockopt(zmq.IPV6, ":" in host)
         opened.bind(f"tcp://[{host}]:0" if ":" in host else f"tcp://{host}:0")

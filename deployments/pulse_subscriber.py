@@ -24,7 +24,10 @@ MAX_MESSAGE_BYTES = 64 << 20
 PING_INTERVAL_S = 1.0
 PING_TIMEOUT_S = 3.0
 MAX_RECONNECT_INTERVAL_S = 2.0
-IDLE_WAIT_S = 1.0
+# A look at hundreds of sockets costs about as much whether one is ready or twenty: let some gather.
+GATHER_S = 0.01
+LAGGING_WAIT_MS = 100
+IDLE_WAIT_MS = 1000
 WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
@@ -109,9 +112,10 @@ class PulseSubscriber:
         lagging = [connection for connection in self._connections.values() if connection.wants_snapshot]
         for connection in lagging:
             self._ask_in_time(connection, time.monotonic())
-        for readable, _ in self._poller.poll((MIN_REQUEST_INTERVAL_S if lagging else IDLE_WAIT_S) * 1000):
+        for readable, _ in self._poller.poll(LAGGING_WAIT_MS if lagging else IDLE_WAIT_MS):
             if readable in self._readers:  # not the wake-up, and not closed a moment ago
                 self._read(*self._readers[readable])
+        time.sleep(GATHER_S)
 
     def _read(self, connection: _Connection, read: Callable[[], None]) -> None:
         """A view that fails costs its own replica a new snapshot and the others nothing."""
@@ -120,7 +124,7 @@ class PulseSubscriber:
         except Exception:
             self._thread.note_fault(f"following {connection.follower.replica_id}")
             connection.follower.in_step = False
-        if not connection.wants_snapshot:
+        if not connection.awaits_answer:
             self._drop_answer(connection)
 
     def _ask_in_time(self, connection: _Connection, now_s: float) -> None:
@@ -174,6 +178,10 @@ class _Connection:
     def wants_snapshot(self) -> bool:
         return self._connected and not self.follower.in_step
 
+    @property
+    def awaits_answer(self) -> bool:
+        return self.wants_snapshot and self._nonce != b""
+
     def ask(self, now_s: float) -> zmq.Socket[bytes]:
         """Request a snapshot; returns the socket that the answer comes on."""
         self.asked_at_s = now_s
@@ -212,6 +220,7 @@ class _Connection:
                 self._counts.unsigned += 1
             elif self.wants_snapshot:
                 self.follower.on_snapshot(snapshot)
+                self._nonce = b""  # answered, whether or not the pulses join on to it
 
     def close(self) -> None:
         self.drop_answer()
@@ -234,6 +243,7 @@ class _Connection:
 def _received(readable: zmq.Socket[bytes]) -> Iterator[list[bytes]]:
     """Every whole message that is there, but no more than may queue: other replicas wait."""
     for _ in range(MAX_QUEUED_PULSES):
-        if not readable.poll(0):
+        try:
+            yield readable.recv_multipart(zmq.DONTWAIT)
+        except zmq.Again:
             return
-        yield readable.recv_multipart()

@@ -25,11 +25,13 @@ class ReplicaView(Protocol):
 
 @dataclass(slots=True)
 class FollowerCounts:
-    """Args:
-    gaps: times that pulses were missed.
-    outdated: pulses older than what is known: repeated, or overtaken by a snapshot.
-    restarts: times that the publisher came back as another incarnation.
-    snapshots: snapshots applied.
+    """What went wrong, and how often it was mended.
+
+    Args:
+        gaps: times that pulses were missed.
+        outdated: pulses older than what is known: repeated, or overtaken by a snapshot.
+        restarts: times that the publisher came back as another incarnation.
+        snapshots: snapshots applied.
     """
 
     gaps: int = 0
@@ -76,16 +78,13 @@ class PulseFollower:
         waiting = [pulse for pulse in self._waiting if pulse.incarnation == self._incarnation]
         self._waiting.clear()
         for pulse in waiting:
-            if pulse.sequence > snapshot.sequence:
-                self.on_pulse(pulse)
+            self.on_pulse(pulse)
 
     def on_disconnected(self) -> None:
         """Its connection is gone, so perhaps the engine is. Predict no hit there until it has told what it holds."""
         self.in_step = False
-        self._waiting.clear()
         self._view.disconnected(self.replica_id)
 
     def _fall_out(self, pulse: Pulse) -> None:
         self.in_step = False
-        self._waiting.clear()
         self._waiting.append(pulse)

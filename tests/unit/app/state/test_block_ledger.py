@@ -89,7 +89,9 @@ def test_a_reloaded_adapter_of_the_same_name_is_held_until_both_its_blocks_go() 
     claimed = ledger()
     both = [stored(block_hashes=hashes, extra_keys=[("sql",)] * 2, lora_name="sql") for hashes in ([1, 2], [3, 4])]
     held = after(*both, of=claimed)
+    assert set(claimed.take_change().stored) == held
     assert after(BlockRemoved([1, 2], "GPU", 0), of=claimed) == held
+    assert not claimed.changed
     assert after(BlockRemoved([3, 4], "GPU", 0), of=claimed) == set()
 
 
