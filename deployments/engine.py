@@ -62,7 +62,7 @@ class EngineReplica:
 
         self._events = EventEndpoints.private()
         engine_args = AsyncEngineArgs(
-            **spec.engine_arguments, kv_events_config=KVEventsConfig(**self._events.engine_argument())
+            **spec.engine_arguments, kv_events_config=KVEventsConfig(**self._events.config_fields())
         )
         statistics = StepStatistics()
         self._engine = AsyncLLM.from_engine_args(engine_args, stat_loggers=[statistics])
@@ -130,7 +130,8 @@ def _start_feed(engine: Any, events: EventEndpoints, statistics: StepStatistics)
     """
     cache = engine.vllm_config.cache_config
     keys = feed_keys(serve.get_replica_context().app_name, RayStore())
-    ledger = BlockLedger(ChainHasher(keys.hashing, cache.block_size), cache.num_gpu_blocks)
+    hasher = ChainHasher(keys.hashing, cache.effective_attention_block_size or cache.block_size)
+    ledger = BlockLedger(hasher, cache.num_gpu_blocks)
     keep_cache_salts(engine.output_processor)
     load = EngineLoad(engine.output_processor.request_states, statistics, PrefillProgress(ledger), cache.num_gpu_blocks)
     return PulsePublisher(ledger, events, load, PulseMessages(keys.signing), _bind_address())

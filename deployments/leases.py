@@ -29,8 +29,8 @@ PROBE_TIMEOUT_S = 1.0
 class Lease:
     """`async with Lease(...) as lease:` leases a replica through the path's router and attends the answer.
 
-    It is entered as soon as a replica is chosen, while the replica is still being asked for a slot: the HTTP request may
-    go out at once. `holds` waits for the slot; nothing may be sent to the client before.
+    It is entered as soon as a replica is chosen, while that is still being asked for a slot: the HTTP request may go
+    out at once. `holds` waits for the slot; nothing may be sent to the client before.
 
     On exit, however it comes about, the companion call ends first, the slot is released after it, and then the debit;
     this runs to its end even when the caller is cancelled meanwhile.

@@ -118,7 +118,7 @@ def engine() -> Iterator[Engine]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_predicted_hit_is_the_hit(engine: Engine, seed: int) -> None:
-    rng = random.Random(seed)  # noqa: S311 - not for secrets
+    rng = random.Random(seed)
     hits = 0
     for _ in range(150):
         running = []
