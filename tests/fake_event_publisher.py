@@ -26,6 +26,7 @@ class FakeEventPublisher:
         self._replay.bind(endpoints.replay)
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=kept_steps)
         self._sequence = 0
+        self.replays = 0
 
     def has_new_subscriber(self) -> bool:
         """Since the last call. A reconnected one subscribes again when it next reads."""
@@ -48,6 +49,7 @@ class FakeEventPublisher:
             if sequence >= int.from_bytes(start, "big"):
                 self._replay.send_multipart((sender, b"", b"", sequence.to_bytes(8, "big"), payload))
         self._replay.send_multipart((sender, b"", b"", (-1).to_bytes(8, "big", signed=True), b""))
+        self.replays += 1
         return True
 
     def close(self) -> None:

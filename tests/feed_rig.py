@@ -67,6 +67,16 @@ def wait_for(condition: Callable[[], bool]) -> None:
             return
 
 
+def replayed(replica: Replica) -> None:
+    """Wait until the engine has been asked for a replay and has given it."""
+
+    def given() -> bool:
+        replica.engine.answer_replay(wait_ms=0)
+        return replica.engine.replays > 0
+
+    wait_for(given)
+
+
 def in_step(view: RecordingView, replica: Replica, replica_id: str = "a") -> bool:
     return view.held.get(replica_id) == replica.cache.held and view.load.get(replica_id) == replica.load
 

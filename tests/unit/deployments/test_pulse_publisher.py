@@ -12,7 +12,7 @@ from deployments.pulse_publisher import MAX_WAITING_REQUESTS
 from deployments.pulse_subscriber import PulseSubscriber
 from tests.fake_engine_cache import HASHER
 from tests.fakes import RecordingView
-from tests.feed_rig import MESSAGES, Replica, followed, in_step, wait_for
+from tests.feed_rig import MESSAGES, Replica, followed, in_step, replayed, wait_for
 
 
 def test_a_reset_is_told_before_the_engine_tells_it(replica: Replica, subscriber: PulseSubscriber) -> None:
@@ -99,7 +99,7 @@ def test_lost_engine_events_are_replayed(replica: Replica, subscriber: PulseSubs
     replica.step(lost=True)
     replica.cache.compute(range(80))
     replica.step()
-    assert replica.engine.answer_replay()
+    replayed(replica)
     wait_for(lambda: in_step(view, replica))
     assert replica.feed.counts.lost_streams == 0
 
@@ -113,6 +113,6 @@ def test_engine_events_that_are_lost_for_good_make_everything_unknown(subscriber
         replica.cache.compute(range(100, 120))
         only_this = set(HASHER.prompt(range(100, 120)))
         replica.step()
-        assert replica.engine.answer_replay()
+        replayed(replica)
         wait_for(lambda: view.held["a"] == only_this)
         assert replica.feed.counts.lost_streams == 1
