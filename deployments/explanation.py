@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 from app.decisions.classifier import Classification
@@ -45,9 +46,9 @@ def _replica(scored: ScoredReplica) -> dict[str, Any]:
         "replica": standing.replica_id,
         "matched_tokens": scored.matched_tokens,
         "cost_tokens": round(scored.cost, 1),
-        "usable": scored.usable,
+        "full": scored.full,
         "stale": standing.stale,
-        "age_s": None if standing.age_s is None else round(standing.age_s, 3),
+        "age_s": round(standing.age_s, 3) if isfinite(standing.age_s) else None,
         "pending_prefill_tokens": standing.pending_prefill_tokens,
         "pending_decode_tokens": standing.pending_decode_tokens,
         "load": None if load is None else {field: getattr(load, field) for field in load.__struct_fields__},
