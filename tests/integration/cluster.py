@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import psutil
 import ray
 from ray import serve
+from ray.serve.schema import ServeInstanceDetails
 
 from tests.integration.stack import Stack, process_name
 
@@ -71,15 +72,16 @@ class Cluster:
         states = dict(status.replica_states)
         return states.get("RUNNING", 0) if set(states) <= {"RUNNING"} else 0
 
+    def replicas(self, deployment: str) -> list[Any]:
+        """Serve's own details of each replica: its node, its process."""
+        details = ServeInstanceDetails(**serve.context._get_global_client().get_serve_details())
+        return list(details.applications[APPLICATION].deployments[deployment].replicas)
+
     def replica_processes(self, deployment: str) -> list[psutil.Process]:
         return self._stack.processes(f"ray::ServeReplica:{APPLICATION}:{deployment}")
 
     def replica_process(self, deployment: str, replica_id: str) -> psutil.Process:
-        """Told by the log file that each replica keeps open."""
-        for process in self.replica_processes(deployment):
-            if any(replica_id in opened.path for opened in process.open_files()):
-                return process
-        raise AssertionError(f"no process of replica {replica_id}")
+        return psutil.Process(next(r.pid for r in self.replicas(deployment) if r.replica_id == replica_id))
 
     def engine_processes(self, path: str) -> list[psutil.Process]:
         """The EngineCore process of each replica of a path."""

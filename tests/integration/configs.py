@@ -1,4 +1,4 @@
-"""The two configurations that the integration tests run."""
+"""The configurations that the integration tests run."""
 
 from __future__ import annotations
 
@@ -46,3 +46,17 @@ def answers(folder: Path) -> dict[str, Any]:
     for path in arguments["paths"].values():
         path["engine"] = dict(ENGINE_OPTIONS)
     return document
+
+
+def two_nodes(tiny_model: str) -> dict[str, Any]:
+    """Two ingress and two hot replicas, which Serve spreads; cold engines with larger blocks than the hot ones."""
+    document = plumbing(tiny_model)
+    arguments = document["applications"][0]["args"]
+    arguments["ingress"] = {"replicas": 2}
+    arguments["paths"]["cold"]["engine"]["block_size"] = 64
+    return document
+
+
+def latent_attention(mla_model: str) -> dict[str, Any]:
+    """Two hot replicas and a cold one of a tiny random model with multi-head latent attention."""
+    return plumbing(mla_model)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 
 from tests.integration import configs
 from tests.integration.cluster import Cluster
-from tests.integration.stack import Stack
-from tests.tiny_model import make_tiny_model
+from tests.integration.stack import SERVE_RUN, Stack
+from tests.tiny_model import make_tiny_mla_model, make_tiny_model
 
 _LOG_TAIL = 6000
 
@@ -26,10 +27,10 @@ class Stacks:
         self._name = ""
         self.stack: Stack | None = None
 
-    def use(self, name: str, config: Callable[[], dict[str, Any]]) -> Stack:
+    def use(self, name: str, config: Callable[[], dict[str, Any]], command: Sequence[str | Path] = SERVE_RUN) -> Stack:
         if self.stack is None or self._name != name:
             self.stop()
-            self._name, self.stack = name, Stack(config())
+            self._name, self.stack = name, Stack(config(), command)
             self.stack.start()
             self.stack.wait_until_ready()
         return self.stack
@@ -58,6 +59,18 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="session")
 def key_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("keys")
+
+
+@pytest.fixture(scope="module")
+def two_nodes(stacks: Stacks, tiny_model: str) -> Stack:
+    command = [sys.executable, "-m", "tests.integration.two_nodes"]
+    return stacks.use("two nodes", lambda: configs.two_nodes(tiny_model), command)
+
+
+@pytest.fixture(scope="module")
+def latent_attention(stacks: Stacks, tmp_path_factory: pytest.TempPathFactory) -> Stack:
+    model = make_tiny_mla_model(tmp_path_factory.mktemp("mla"))
+    return stacks.use("latent attention", lambda: configs.latent_attention(model))
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
 import httpx
 
-from tests.integration.client import COMPLETIONS
+from tests.integration.client import COMPLETIONS, open_session
 from tests.integration.configs import MODEL
 from tests.integration.stack import Stack
 
@@ -69,3 +71,26 @@ def matched(client: httpx.Client, request: dict[str, Any]) -> dict[str, int]:
 
 def open_client(stack: Stack) -> httpx.Client:
     return httpx.Client(base_url=stack.url, timeout=120)
+
+
+async def sessions(stack: Stack, count: int, turns: int) -> list[Outcome]:
+    """Every turn of some sessions at once that grow, change above their end, and begin anew."""
+    async with open_session() as client:
+        asked = [_session(client, stack.url + COMPLETIONS, seed, turns) for seed in range(count)]
+        return [done for session in await asyncio.gather(*asked) for done in session]
+
+
+async def _session(client: aiohttp.ClientSession, url: str, seed: int, turns: int) -> list[Outcome]:
+    rng = random.Random(seed)
+    outcomes, prompt = [], token_ids(rng, 1200)
+    for turn in range(turns):
+        if turn % 8 == 7:
+            prompt = token_ids(rng, 1200)
+        elif turn % 4 == 3:
+            prompt = prompt[: rng.randrange(len(prompt))] + token_ids(rng, 200)
+        else:
+            prompt = prompt + token_ids(rng, rng.randrange(20, 200))
+        async with client.post(url, json=body(prompt, 8)) as response:
+            outcomes.append(outcome(response.headers, await response.json()))
+        await asyncio.sleep(0.3)  # a person types
+    return outcomes

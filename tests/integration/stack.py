@@ -20,7 +20,7 @@ import yaml
 
 START_TIMEOUT_S = 420.0
 STOP_TIMEOUT_S = 150.0
-SERVE = Path(sys.executable).with_name("serve")
+SERVE_RUN = (Path(sys.executable).with_name("serve"), "run")
 _DIRECT_PORTS = 100
 
 
@@ -50,7 +50,7 @@ class Stack:
     Everything it writes lies in `folder`, which `stop` removes.
     """
 
-    def __init__(self, config: dict[str, Any], command: Sequence[str | Path] = (SERVE, "run")) -> None:
+    def __init__(self, config: dict[str, Any], command: Sequence[str | Path] = SERVE_RUN) -> None:
         self._command = command
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"

@@ -7,13 +7,12 @@ import random
 import signal
 from collections.abc import Iterator
 
-import aiohttp
 import httpx
 import pytest
 
 from tests.integration.client import COMPLETIONS, Ask, open_session
 from tests.integration.cluster import Cluster, eventually
-from tests.integration.routing import ask, body, explain, matched, open_client, outcome, reusable, token_ids
+from tests.integration.routing import ask, body, explain, matched, open_client, reusable, sessions, token_ids
 from tests.integration.stack import Stack
 
 
@@ -122,35 +121,14 @@ def test_one_system_prompt_for_all_does_not_gather_them_on_one_replica(plumbing:
     assert len(set(replicas)) == 2 and min(map(replicas.count, set(replicas))) >= 6
 
 
-async def _session(client: aiohttp.ClientSession, url: str, seed: int, turns: int) -> list[tuple[int, int]]:
-    """Predicted and cached tokens of each turn of one session that grows, sometimes changes, and then is another."""
-    rng = random.Random(seed)
-    outcomes, prompt = [], token_ids(rng, 1200)
-    for turn in range(turns):
-        if turn % 8 == 7:
-            prompt = token_ids(rng, 1200)
-        elif turn % 4 == 3:
-            prompt = prompt[: rng.randrange(len(prompt))] + token_ids(rng, 200)
-        else:
-            prompt = prompt + token_ids(rng, rng.randrange(20, 200))
-        async with client.post(url, json=body(prompt, 8)) as response:
-            told = outcome(response.headers, await response.json())
-        outcomes.append((told.matched_tokens, told.cached_tokens))
-        await asyncio.sleep(0.3)  # a person types
-    return outcomes
-
-
 async def test_predictions_are_what_the_engines_find_while_their_caches_churn(
     plumbing: Stack, plumbing_cluster: Cluster
 ) -> None:
     """Twice as much is asked as both caches hold."""
-    async with open_session() as session:
-        asked = [_session(session, plumbing.url + COMPLETIONS, seed, 48) for seed in range(8)]
-        outcomes = [pair for pairs in await asyncio.gather(*asked) for pair in pairs]
-    hits = sum(cached > 0 for _, cached in outcomes)
-    assert hits > len(outcomes) / 2, "a run without hits proves nothing"
-    exact = sum(predicted == cached for predicted, cached in outcomes)
-    assert exact >= 0.99 * len(outcomes), [pair for pair in outcomes if pair[0] != pair[1]]
+    outcomes = await sessions(plumbing, count=8, turns=48)
+    assert sum(done.cached_tokens > 0 for done in outcomes) > len(outcomes) / 2, "a run without hits proves nothing"
+    wrong = [done for done in outcomes if done.matched_tokens != done.cached_tokens]
+    assert len(wrong) <= 0.01 * len(outcomes), wrong
 
 
 def test_a_cache_that_is_reset_is_forgotten_at_once(client: httpx.Client, plumbing_cluster: Cluster) -> None:
