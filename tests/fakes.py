@@ -12,6 +12,7 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.decisions.routing import RoutingDecision
 from app.state.cluster_view import ClusterView
 from app.state.pulse import CacheChange, ReplicaLoad
 from deployments.private_server import PrivateServer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -85,10 +86,14 @@ class Setting:
 
 
 async def setting(
-    serve_app: ServeApp, *engines: ASGIApp, route: OpenAIRoute = CHAT, timeout_s: float | None = None
+    serve_app: ServeApp,
+    *engines: ASGIApp,
+    route: OpenAIRoute = CHAT,
+    timeout_s: float | None = None,
+    full: Collection[str] = (),
 ) -> Setting:
     replicas = [FakeReplica(f"r{i}", (await serve_app(engine)).address) for i, engine in enumerate(engines)]
-    return Setting(FakeMethod(replicas), Suspects(clock=FakeClock()), route, timeout_s)
+    return Setting(FakeMethod(replicas, full=full), Suspects(clock=FakeClock()), route, timeout_s)
 
 
 async def test_an_answer_carries_the_decision_in_its_headers(serve_app: ServeApp) -> None:
@@ -126,6 +131,34 @@ async def test_an_engine_lost_before_its_first_byte_is_replaced_once(serve_app: 
     await scene.answer()
     assert (scene.client.status, scene.client.headers["x-kvpulse-replica"]) == (200, "r1")
     assert scene.method.log.index("released r0") < scene.method.log.index("reserved r1")
+
+
+async def test_a_request_sent_to_a_replica_that_then_gives_no_slot_is_answered_by_the_one_that_does(
+    serve_app: ServeApp,
+) -> None:
+    left = asyncio.Event()
+
+    async def starts_and_is_left(scope: Scope, receive: Receive, send: Send) -> None:
+        await silent_after()(scope, receive, send)
+        left.set()
+
+    scene = await setting(serve_app, starts_and_is_left, JSONResponse({"text": "hello"}), full={"r0"})
+    await scene.answer()
+    assert (scene.client.status, scene.client.headers["x-kvpulse-replica"]) == (200, "r1")
+    assert scene.client.headers["x-kvpulse-routing"] == "fallback"
+    await left.wait()
+    assert scene.method.log == ["reserved r1", "companion ended on r1", "released r1"]
+
+
+async def test_nothing_is_sent_to_the_client_before_the_slot_is_there(serve_app: ServeApp) -> None:
+    scene = await setting(serve_app, events("1", "[DONE]"))
+    scene.method.may_reserve.clear()
+    answering = asyncio.create_task(scene.answer())
+    await asyncio.sleep(0.1)  # ample for the engine's first bytes
+    assert scene.client.sent == []
+    scene.method.may_reserve.set()
+    await answering
+    assert scene.client.body == b"data: 1\n\ndata: [DONE]\n\n"
 
 
 async def test_two_lost_engines_are_the_end(serve_app: ServeApp) -> None:

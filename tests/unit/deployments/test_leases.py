@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 
+from app.decisions.routing import RoutingDecision, RoutingReason
 from app.errors import UnavailableError
 from app.state.cluster_view import ClusterView
 from deployments import leases
+from deployments.engine_errors import EngineLostError
 from deployments.leases import Lease
 from tests.fakes import FakeClock, FakeCompanion, FakeHandle, FakeMethod, FakeReplica, routed, until
 
@@ -152,3 +154,22 @@ async def test_a_companion_that_does_not_end_is_cancelled(monkeypatch: pytest.Mo
         pass
     assert companions[0].ended.cancelled()
     assert method.log[-1] == "released a"
+
+
+async def test_a_replica_that_is_probed_and_stays_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "PROBE_TIMEOUT_S", 0.01)
+    method = FakeMethod([A, B])
+    method.may_reserve.clear()
+    probing = routed(decision=RoutingDecision("b", RoutingReason.STALE_PROBE, 0, 0.0))
+    lease = Lease(FakeHandle(method), "hot", probing, 30.0)  # type: ignore[arg-type]  # a stand-in
+    with pytest.raises(EngineLostError, match="silent") as lost:
+        async with lease:
+            await lease.holds("b")
+    assert (lease.replica_id, lost.value.suspect, method.log) == ("b", True, [])
+
+
+async def test_a_replica_that_is_probed_and_gives_a_slot_is_used() -> None:
+    method = FakeMethod([A, B])
+    probing = routed(decision=RoutingDecision("b", RoutingReason.STALE_PROBE, 0, 0.0))
+    async with Lease(FakeHandle(method), "hot", probing, 30.0) as lease:  # type: ignore[arg-type]  # a stand-in
+        assert await lease.holds("b")
