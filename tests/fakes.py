@@ -74,10 +74,12 @@ class FirstOfAll(random.Random):
         return options[0]
 
 
-def routed(excluded: Collection[str] = (), view: ClusterView | None = None) -> RoutedRequest:
-    """A request without preference: it takes the first replica that is offered. Debits of 10 tokens go to `view`."""
+def routed(
+    excluded: Collection[str] = (), view: ClusterView | None = None, decision: RoutingDecision | None = None
+) -> RoutedRequest:
+    """Without `decision` it takes the first replica that is offered. Debits of 10 tokens go to `view`."""
     view = view or ClusterView(FakeClock(), stale_after_s=1.0)
-    return RoutedRequest(lambda: None, lambda decision: view.debit(decision.replica_id, 10, 10), excluded, FirstOfAll())
+    return RoutedRequest(lambda: decision, lambda made: view.debit(made.replica_id, 10, 10), excluded, FirstOfAll())
 
 
 class FakeMethod:

@@ -136,14 +136,19 @@ async def test_an_engine_lost_before_its_first_byte_is_replaced_once(serve_app: 
 async def test_a_request_sent_to_a_replica_that_then_gives_no_slot_is_answered_by_the_one_that_does(
     serve_app: ServeApp,
 ) -> None:
-    left = asyncio.Event()
+    begun, left = asyncio.Event(), asyncio.Event()
 
-    async def starts_and_is_left(scope: Scope, receive: Receive, send: Send) -> None:
+    async def begins_and_is_left(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.set()
         await silent_after()(scope, receive, send)
         left.set()
 
-    scene = await setting(serve_app, starts_and_is_left, JSONResponse({"text": "hello"}), full={"r0"})
-    await scene.answer()
+    scene = await setting(serve_app, begins_and_is_left, JSONResponse({"text": "hello"}), full={"r0"})
+    scene.method.may_reserve.clear()
+    answering = asyncio.create_task(scene.answer())
+    await begun.wait()
+    scene.method.may_reserve.set()
+    await answering
     assert (scene.client.status, scene.client.headers["x-kvpulse-replica"]) == (200, "r1")
     assert scene.client.headers["x-kvpulse-routing"] == "fallback"
     await left.wait()
