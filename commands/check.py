@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from app.config.facts import ResolvedPath
     from deployments.effective import EffectiveConfig
 
 _COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
@@ -123,7 +124,7 @@ def _path_table(effective: EffectiveConfig, name: str) -> Table:
 
     path, needs = effective.paths[name], effective.resources[name]
     table = Table(Column("option", no_wrap=True), "value", "why", title=f"{name} engines", title_justify="left")
-    table.add_row("share", str(path.share), f"{path.threads} thread(s) of {effective.hardware.cores} core(s)")
+    table.add_row("share", str(path.share), _cores(path, effective.hardware.cores))
     table.add_row("max_ongoing_requests", str(path.max_ongoing_requests), "per replica; the engine queues the rest")
     for option in path.options:
         table.add_row(option.name, "-" if option.value is None else str(option.value), option.reason)
@@ -134,6 +135,11 @@ def _path_table(effective: EffectiveConfig, name: str) -> Table:
     for key, setting in needs.environment.items():
         table.add_row(key, setting, "environment of the replica")
     return table
+
+
+def _cores(path: ResolvedPath, cores: int) -> str:
+    yielding = f", nice {path.niceness}: they yield to the other path's" if path.niceness else ""
+    return f"{path.threads} thread(s) of {cores} core(s){yielding}"
 
 
 def _show(name: str, value: Any) -> str:

@@ -10,6 +10,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import psutil
 from ray import serve
 
 from app.state.block_ledger import BlockLedger
@@ -33,11 +34,13 @@ class EngineSpec:
         path: `hot` or `cold`.
         engine_arguments: keyword arguments of vLLM's `AsyncEngineArgs`.
         frontend_arguments: keyword arguments of vLLM's `FrontendArgs` (parsers, templates).
+        niceness: of the engine process's threads.
     """
 
     path: str
     engine_arguments: dict[str, Any]
     frontend_arguments: dict[str, Any]
+    niceness: int = 0
 
 
 def openai_arguments(spec_engine: Any, frontend: dict[str, Any]) -> argparse.Namespace:
@@ -76,6 +79,7 @@ class EngineReplica:
         self._answers = LeasedAnswers(openai_app, self._token, lambda: self._engine.errored)
         self._server = PrivateServer(self._answers, _bind_address())
         await self._server.start()
+        _make_nice(spec.niceness)
         logger.info("%s engine ready after %.1f s", spec.path, time.monotonic() - began)
 
     def record_replica_metadata(self) -> dict[str, Any]:
@@ -135,6 +139,13 @@ def _start_feed(engine: Any, events: EventEndpoints, statistics: StepStatistics)
     keep_cache_salts(engine.output_processor)
     load = EngineLoad(engine.output_processor.request_states, statistics, PrefillProgress(ledger), cache.num_gpu_blocks)
     return PulsePublisher(ledger, events, load, PulseMessages(keys.signing), _bind_address())
+
+
+def _make_nice(niceness: int) -> None:
+    """Have the engine's processes yield to others. Not this one: it streams, and answers Serve's health checks."""
+    for engine in psutil.Process().children(recursive=True) if niceness else ():
+        for thread in engine.threads():
+            os.setpriority(os.PRIO_PROCESS, thread.id, niceness)
 
 
 def _bind_address() -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from app.config.defaults import Hardware, ResolvedPath
 
-# Small on a CPU: the share bounds threads, and a further replica must still find room on the node.
+# Small on a CPU: threads and their priority bound it, and a further replica must still find room on the node.
 _CPU_REPLICA_CPUS = 0.1
 _CUDA_REPLICA_CPUS = 1.0
 

@@ -14,13 +14,15 @@ from typing import Any
 from app.config import memory
 from app.config.facts import SET_IN_FILE, Hardware, ModelFacts, ResolvedOption, ResolvedPath
 from app.config.memory import GIB, gib
-from app.config.schema import PathConfig
+from app.config.schema import PathConfig, ReplicaRange
 
 __all__ = ["Hardware", "ModelFacts", "ResolvedOption", "ResolvedPath", "block_multiple", "resolve_path"]
 
 LARGE_CARD_BYTES = 80 * 10**9  # an H100 or A100 of "80 GB" reports 85 * 10**9
 SHORT_ANSWER_TOKENS = 512
-CPU_STEP_TOKENS_PER_THREAD = 512
+CPU_STEP_TOKENS_PER_THREAD = {"hot": 128, "cold": 256}
+# A tenth of the weight of a thread at 0: cold engines yield at once, and yet go on when hot ones are never idle.
+YIELDING_NICENESS = 10
 CPU_STEP_TOKENS = 2048
 FLASHINFER_HEAD_SIZES = (64, 128, 256, 512)
 OFFLOAD_RATIO = 0.25
@@ -49,7 +51,14 @@ class _Situation:
 
     @property
     def threads(self) -> int:
-        return max(1, math.floor(self.path.share * self.hardware.cores + 0.5))
+        if self.hardware.core_sharing == "split":
+            return max(1, math.floor(self.path.share * self.hardware.cores + 0.5))
+        replicas = self.path.replicas
+        return max(1, self.hardware.cores // (replicas.max if isinstance(replicas, ReplicaRange) else replicas))
+
+    @property
+    def niceness(self) -> int:
+        return YIELDING_NICENESS if self.cpu and self.hardware.core_sharing == "priority" and not self.hot else 0
 
     def value(self, option: str) -> Any:
         return self.chosen[option].value
@@ -79,7 +88,15 @@ def resolve_path(name: str, path: PathConfig, hardware: Hardware, model: ModelFa
     ongoing = path.max_ongoing_requests
     if ongoing == "auto":
         ongoing = QUEUE_DEPTH * situation.value("max_num_seqs")
-    return ResolvedPath(name, hardware.kind, path.share, situation.threads, tuple(situation.chosen.values()), ongoing)
+    return ResolvedPath(
+        name=name,
+        kind=hardware.kind,
+        share=path.share,
+        threads=situation.threads,
+        niceness=situation.niceness,
+        options=tuple(situation.chosen.values()),
+        max_ongoing_requests=ongoing,
+    )
 
 
 def block_multiple(hardware: Hardware, model: ModelFacts) -> int | None:
@@ -210,8 +227,9 @@ def _max_num_batched_tokens(at: _Situation) -> _Choice:
 def _step_cap(at: _Situation) -> tuple[int, str]:
     """Most tokens of one engine step: what keeps a step short on a CPU, and the activations small on a card."""
     if at.cpu:
-        cap = min(CPU_STEP_TOKENS, CPU_STEP_TOKENS_PER_THREAD * at.threads)
-        return cap, f"a step is what a new request waits for, {CPU_STEP_TOKENS_PER_THREAD} tokens per thread"
+        per_thread = CPU_STEP_TOKENS_PER_THREAD[at.name]
+        cap = min(CPU_STEP_TOKENS, per_thread * at.threads)
+        return cap, f"a step is what a new request waits for, {per_thread} tokens per thread"
     device, capability = at.hardware.device_memory_bytes, at.hardware.compute_capability or (0, 0)
     if device >= 160 * GIB:
         return 16384, "device of 160 GiB or more"

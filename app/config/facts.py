@@ -22,6 +22,7 @@ class Hardware:
         compute_capability: (major, minor) of the CUDA device, None on a CPU.
         mps_running: the control daemon of CUDA MPS answers here and may be used.
         kv_cache_bytes: CPU: the KV caches of both paths together; 0 on CUDA, where the device's memory bounds them.
+        core_sharing: CPU: see HardwareConfig.
     """
 
     kind: Literal["cpu", "cuda"]
@@ -33,6 +34,7 @@ class Hardware:
     compute_capability: tuple[int, int] | None = None
     mps_running: bool = False
     kv_cache_bytes: int = 0
+    core_sharing: Literal["priority", "split"] = "priority"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,8 @@ class ResolvedPath:
         name: `hot` or `cold`.
         kind: what its engines run on.
         share: fraction of a device per replica.
-        threads: processor threads per replica, its share of the cores.
+        threads: processor threads per replica.
+        niceness: of its engine's threads, as `nice` has it; above 0 they yield to those of the other path.
         options: vLLM's engine arguments.
         max_ongoing_requests: per replica, running plus queued in the engine.
     """
@@ -89,6 +92,7 @@ class ResolvedPath:
     kind: Literal["cpu", "cuda"]
     share: float
     threads: int
+    niceness: int
     options: tuple[ResolvedOption, ...]
     max_ongoing_requests: int
 

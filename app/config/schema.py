@@ -48,6 +48,10 @@ class HardwareConfig(_Part):
     kv_cache_gib: Auto | Annotated[float, Field(gt=0)] = Field(
         default="auto", description="CPU: both paths' KV caches together"
     )
+    core_sharing: Literal["priority", "split"] = Field(
+        default="priority",
+        description="CPU: every engine may use all cores and the cold ones yield to the hot ones; split: by share",
+    )
     mps: Auto | bool = Field(default="auto", description="use CUDA MPS where its control daemon runs")
 
 

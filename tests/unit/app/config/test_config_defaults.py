@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from app.config.schema import PathConfig
 GIB = 1024**3
 MIB = 1024**2
 
+EIGHT_CORES = Hardware("cpu", "x86_64", 1, 24 * GIB, 8, 24 * GIB, kv_cache_bytes=2 * GIB)
 NO_GPU = Hardware("cpu", "x86_64", 1, 24 * GIB, 2, 24 * GIB, kv_cache_bytes=2 * GIB)
 A10 = Hardware("cuda", "NVIDIA A10", 1, 23_028 * MIB, 8, 64 * GIB, (8, 6))
 A100 = Hardware("cuda", "NVIDIA A100-SXM4-80GB", 1, 81_920 * MIB, 16, 256 * GIB, (8, 0))
@@ -25,6 +27,9 @@ QWEN = ModelFacts("Qwen3ForCausalLM", True, 40_960, 147_456, 16_381_470_720, "fu
 GEMMA = ModelFacts("Gemma3ForCausalLM", True, 32_768, 139_264, 8_600_000_000, "mixed", False, head_size=256)
 DEEPSEEK_V3 = ModelFacts("DeepseekV3ForCausalLM", True, 163_840, 70_272, 688 * 10**9, "full", True, None, "fp8")
 DEEPSEEK_V4 = ModelFacts("DeepseekV4ForCausalLM", True, 1_048_576, 3_900, 160 * 10**9, "mixed", True, 512, "fp8")
+
+
+HOT_TRAFFIC = {"mean_prompt_tokens": 892, "mean_output_tokens": 127, "target_concurrency": 8}
 
 
 def hot(
@@ -67,10 +72,27 @@ def test_what_the_file_does_not_name_is_not_said_to_be_set_in_it():
     assert hot(NO_GPU, tensor_parallel_size=1).option("tensor_parallel_size").reason == SET_IN_FILE
 
 
-def test_without_a_gpu_the_shares_split_threads_and_kv_budget():
-    eight_cores = Hardware("cpu", "x86_64", 1, 24 * GIB, 8, 24 * GIB, kv_cache_bytes=2 * GIB)
-    assert (hot(eight_cores).threads, cold(eight_cores).threads) == (2, 6)
-    assert (hot(NO_GPU).threads, cold(NO_GPU).threads) == (1, 1)
+def test_without_a_gpu_both_paths_may_use_all_cores_and_cold_yields_to_hot():
+    paths = hot(EIGHT_CORES), cold(EIGHT_CORES)
+    assert [(path.threads, path.niceness) for path in paths] == [(8, 0), (8, 10)]
+
+
+@pytest.mark.parametrize(("replicas", "threads"), [(2, 4), (3, 2), (99, 1), ({"min": 1, "max": 4}, 2)])
+def test_replicas_of_a_path_share_the_cores_among_them(replicas, threads):
+    path = PathConfig.model_validate({"share": 0.3, "replicas": replicas, "traffic": HOT_TRAFFIC})
+    assert resolve_path("hot", path, EIGHT_CORES, SMOL).threads == threads
+
+
+def test_cores_can_be_split_by_share_instead():
+    split = dataclasses.replace(EIGHT_CORES, core_sharing="split")
+    assert [(path.threads, path.niceness) for path in (hot(split), cold(split))] == [(2, 0), (6, 0)]
+
+
+def test_on_a_gpu_no_path_yields_cores():
+    assert (hot(H100).niceness, cold(H100).niceness) == (0, 0)
+
+
+def test_without_a_gpu_the_shares_split_the_kv_budget():
     assert hot(NO_GPU).value("kv_cache_memory_bytes") == 644_245_094  # 0.3 x 2 GiB
     assert cold(NO_GPU).value("kv_cache_memory_bytes") == 1_503_238_553  # 0.7 x 2 GiB
 
@@ -84,7 +106,7 @@ def test_without_a_gpu_nothing_is_chosen_that_needs_one():
 
 def test_without_a_gpu_steps_are_short_and_a_long_prefill_takes_a_quarter_of_one():
     names = ("max_num_batched_tokens", "long_prefill_token_threshold")
-    assert values(hot(NO_GPU), *names) == [512, 128]  # 892 x 8 x 1.5 = 10,704, capped at 512 per thread
+    assert values(hot(NO_GPU), *names) == [256, 64]  # 892 x 8 x 1.5 = 10,704, capped at 128 per thread
     assert values(with_mean_prompt(100, NO_GPU), *names) == [150, 37]
 
 
