@@ -60,14 +60,22 @@ def tokens_per_word(target: Target, model: str) -> float:
     return (many - few) / 200
 
 
-def wait_until_answering(target: Target, model: str | None, timeout_s: float, alive: Callable[[], bool]) -> ServedModel:
-    """Wait for a real completion: some servers list their models long before an engine is ready. Raises ProbeError."""
+def wait_until_answering(
+    target: Target, model: str | None, timeout_s: float, alive: Callable[[], bool], ready_path: str | None = None
+) -> ServedModel:
+    """Wait for a real completion: some servers list their models long before an engine is ready. Raises ProbeError.
+
+    Args:
+        ready_path: a GET of it must succeed before, where a completion says nothing of the other engines.
+    """
     deadline_s = time.monotonic() + timeout_s
     last = "no attempt"
     while time.monotonic() < deadline_s:
         if not alive():
             raise ProbeError(f"the server of {target.url} ended before it answered; its log says why")
         try:
+            if ready_path is not None:
+                _call(target, ready_path)
             served = served_model(target, model)
             prompt_tokens(target, served.name, "ready")
             return served

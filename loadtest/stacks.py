@@ -29,6 +29,7 @@ class StackConfig(BaseModel):
     Args:
         url: its address; every class without an entry in `class_urls` goes there.
         model: the name it serves; None takes the first that /v1/models lists.
+        ready_path: a GET of it must succeed before the stack counts as started.
         ready_timeout_s: longest wait until it, and each of `class_urls`, completes a prompt.
     """
 
@@ -41,6 +42,7 @@ class StackConfig(BaseModel):
     model: str | None = None
     environment: dict[str, str] = {}
     directory: str | None = None
+    ready_path: str | None = None
     ready_timeout_s: float = Field(300.0, gt=0)
 
     @property
@@ -85,7 +87,9 @@ def running_stack(stack: StackConfig, log_path: Path) -> Iterator[ServedModel]:
 def _wait_until_ready(stack: StackConfig, process: subprocess.Popen[bytes]) -> ServedModel:
     served = None
     for url in dict.fromkeys((stack.url, *stack.class_urls.values())):
-        model = wait_until_answering(Target(url), stack.model, stack.ready_timeout_s, lambda: process.poll() is None)
+        model = wait_until_answering(
+            Target(url), stack.model, stack.ready_timeout_s, lambda: process.poll() is None, stack.ready_path
+        )
         served = served or model
     assert served is not None  # noqa: S101 - there is at least one address
     return served

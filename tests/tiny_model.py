@@ -1,8 +1,12 @@
-"""A model that is wrong about everything and fast: random weights under the embedded model's real tokenizer."""
+"""A model that is wrong about everything and fast: random weights under the embedded model's real tokenizer.
+
+`python -m tests.tiny_model FOLDER` writes it.
+"""
 
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +78,7 @@ def _save(kind: Any, config: Any, folder: Path) -> str:
     for name in _TOKENIZER_FILES:
         shutil.copy(embedded / name, folder / name)
     return str(folder)
+
+
+if __name__ == "__main__":
+    print(make_tiny_model(Path(sys.argv[1])))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import click
@@ -65,6 +66,8 @@ def main(model: str, name: str, router: str, engines: int, port: int, **engine_o
     import ray
     from ray import serve
 
+    if Path(model).is_dir():
+        model = str(Path(model).resolve())  # its replicas run elsewhere
     ray.init(address="local", include_dashboard=False)  # its own cluster, whatever else runs here
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     serve.run(build(model, name, router, engines, engine_options), name="ray-serve-llm", route_prefix="/")
