@@ -41,6 +41,7 @@ class Cluster:
         self.dashboard_url = f"http://{context.dashboard_url}"
 
     def close(self) -> None:
+        serve.context._set_global_client(None)  # Serve would talk to this cluster's controller from the next one
         ray.shutdown()
 
     def statistics(self, path: str) -> list[dict[str, int]]:

@@ -6,6 +6,7 @@ import asyncio
 import random
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -22,9 +23,14 @@ def client(plumbing: Stack) -> Iterator[httpx.Client]:
         yield opened
 
 
-def known(client: httpx.Client, request: dict[str, object]) -> dict[str, int]:
-    """Who holds the prompt, once somebody is known to."""
-    return eventually(lambda: matched(client, request), "a replica known to hold the prompt")
+def known(client: httpx.Client, request: dict[str, Any]) -> dict[str, int]:
+    """Who holds the prompt, once somebody is known to hold all that can be reused of it."""
+
+    def holders() -> dict[str, int]:
+        found = matched(client, request)
+        return found if reusable(request["prompt"]) in found.values() else {}
+
+    return eventually(holders, "a replica known to hold the prompt")
 
 
 def test_a_prompt_that_was_answered_is_predicted_to_hit_and_does(client: httpx.Client) -> None:
