@@ -43,9 +43,9 @@ def contenders(rules: RoutingConfig) -> Mapping[str, Contender]:
 
     return {
         "oracle": Contender(lambda engines, _, rng: Oracle(engines, rng, rules)),
-        "kvpulse": Contender(kvpulse(1)),
-        "kvpulse, 4 routers": Contender(kvpulse(4)),
-        "kvpulse, 4 routers, told of queued": Contender(kvpulse(4), tells_queued=True),
+        "kvpulse": Contender(kvpulse(1), tells_queued=True),
+        "kvpulse, 4 routers": Contender(kvpulse(4), tells_queued=True),
+        "the same, told computed blocks only": Contender(kvpulse(4)),
         "routed prefixes": Contender(lambda engines, _, rng: RoutedPrefixes(engines, rng, float("inf"))),
         "routed prefixes, threshold 10": Contender(lambda engines, _, rng: RoutedPrefixes(engines, rng, 10)),
         "least loaded": Contender(lambda engines, _, rng: LeastLoaded(engines, rng)),

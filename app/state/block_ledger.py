@@ -72,7 +72,10 @@ class LedgerCounts:
 
 
 class BlockLedger:
-    """The net content of one engine's cache.
+    """The net content of one engine's cache, and what it is about to store for requests it has accepted.
+
+    The latter is told at once: of many requests with a new prefix that reach several routers in the same moment, all
+    but the first of each router then follow it.
 
     vLLM stores and removes physical blocks: two requests that compute the same prefix at once store it twice, and the
     prefix is gone when the last copy is. Of a hybrid model one group is indexed, the first whose blocks keep the whole
@@ -95,6 +98,7 @@ class BlockLedger:
         # Distinct blocks of the engine per chain hash: nearly always one, but an adapter's path, for one, is not in the
         # events, so a reloaded adapter of the same name gives two.
         self._held: Counter[int] = Counter()
+        self._expected: Counter[int] = Counter()
         self._pending: dict[int, bool] = {}
         self._pending_clear = False
 
@@ -105,10 +109,26 @@ class BlockLedger:
 
     def held(self) -> Iterable[int]:
         """The chain hash of every block that can be claimed, the pending change included."""
-        return self._held.keys()
+        return self._held.keys() | self._expected.keys()
 
     def holds(self, chain: int) -> bool:
         return chain in self._held
+
+    def expect(self, chains: Iterable[int]) -> None:
+        """A request has been accepted that will store these, or finds them."""
+        for chain in chains:
+            self._expected[chain] += 1
+            if self._expected[chain] == 1 and chain not in self._held:
+                self._note(chain, held=True)
+
+    def expect_no_more(self, chains: Iterable[int]) -> None:
+        """That request has stored them, or has ended without."""
+        for chain in chains:
+            self._expected[chain] -= 1
+            if not self._expected[chain]:
+                del self._expected[chain]
+                if chain not in self._held:
+                    self._note(chain, held=False)
 
     def take_change(self) -> CacheChange:
         """The net change since the last call."""
@@ -133,7 +153,7 @@ class BlockLedger:
         self._more_copies.clear()
         self._physical_blocks = 0
         self._held.clear()
-        self._pending.clear()
+        self._pending = dict.fromkeys(self._expected, True)
         self._pending_clear = True
 
     def apply(self, batch: EventBatch) -> None:
@@ -190,7 +210,7 @@ class BlockLedger:
             return
         self._chains[block] = chain
         self._held[chain] += 1
-        if self._held[chain] == 1:
+        if self._held[chain] == 1 and chain not in self._expected:
             self._note(chain, held=True)
 
     def _remove(self, block: BlockHash) -> None:
@@ -206,7 +226,8 @@ class BlockLedger:
         self._held[chain] -= 1
         if not self._held[chain]:
             del self._held[chain]
-            self._note(chain, held=False)
+            if chain not in self._expected:
+                self._note(chain, held=False)
 
     def _note(self, chain: int, held: bool) -> None:
         """A change and its reverse cancel out: `_pending` is relative to what was told last."""

@@ -20,8 +20,8 @@ class Prompt:
 
 @dataclass(slots=True)
 class _Progress:
-    blocks: int
-    next_chain: int | None  # of the first block not seen in the cache; None where the prompt has no further full one
+    chains: list[int]  # of the prompt's full blocks
+    blocks: int = 0  # how many of them, from the first on, have been seen in the cache
 
 
 class PrefillProgress:
@@ -30,6 +30,8 @@ class PrefillProgress:
 
     It understates when blocks that a waiting prompt could have used are evicted before its turn, and overstates by the
     tokens computed since the last full block and by those in blocks that cannot be claimed (images, adapters).
+
+    The ledger is told what these requests are about to store.
     """
 
     def __init__(self, ledger: BlockLedger) -> None:
@@ -37,24 +39,17 @@ class PrefillProgress:
         self._progress: dict[str, _Progress] = {}
 
     def remaining_tokens(self, prompts: Mapping[str, Prompt]) -> int:
-        """Of all these prompts together, by request id. Each block of each is hashed once over repeated calls."""
-        self._progress = {request: self._advanced(request, prompt) for request, prompt in prompts.items()}
-        size = self._ledger.hasher.block_size
-        # The last token is always computed.
-        return sum(
-            max(1, len(prompt.tokens) - self._progress[request].blocks * size) for request, prompt in prompts.items()
-        )
+        """Of all these prompts together, by request id. Each is hashed once over repeated calls."""
+        for gone in self._progress.keys() - prompts.keys():
+            self._ledger.expect_no_more(self._progress.pop(gone).chains)
+        return sum(self._remaining(request, prompt) for request, prompt in prompts.items())
 
-    def _advanced(self, request: str, prompt: Prompt) -> _Progress:
-        progress = self._progress.get(request) or _Progress(0, self._chain(prompt, 0, None))
-        while progress.next_chain is not None and self._ledger.holds(progress.next_chain):
+    def _remaining(self, request: str, prompt: Prompt) -> int:
+        hasher = self._ledger.hasher
+        progress = self._progress.get(request)
+        if progress is None:
+            progress = self._progress[request] = _Progress(hasher.prompt(prompt.tokens, prompt.first_extra))
+            self._ledger.expect(progress.chains)
+        while progress.blocks < len(progress.chains) and self._ledger.holds(progress.chains[progress.blocks]):
             progress.blocks += 1
-            progress.next_chain = self._chain(prompt, progress.blocks, progress.next_chain)
-        return progress
-
-    def _chain(self, prompt: Prompt, block: int, parent: int | None) -> int | None:
-        size = self._ledger.hasher.block_size
-        tokens = prompt.tokens[block * size : (block + 1) * size]
-        if len(tokens) < size:
-            return None
-        return self._ledger.hasher.block(parent, tokens, prompt.first_extra if block == 0 else NO_EXTRA)
+        return max(1, len(prompt.tokens) - progress.blocks * hasher.block_size)  # the last token is always computed

@@ -200,3 +200,27 @@ def test_the_changes_add_up_to_what_the_cache_holds(steps: list[tuple[Any, ...]]
         assert not set(change.removed) & set(change.stored)
         told = (set() if change.cleared else told) - set(change.removed) | set(change.stored)
         assert told == cache.held == set(claimed.held())
+
+
+def test_a_block_that_is_expected_is_claimed_until_nobody_expects_it_and_the_cache_does_not_hold_it() -> None:
+    of, (first, second) = ledger(), HASHER.prompt(PROMPT[:8])
+    of.expect([first, second])
+    of.expect([first])
+    assert of.take_change() == CacheChange(stored=(first, second))
+    after(stored(), of=of)
+    of.expect_no_more([first, second])
+    assert not of.changed
+    after(BlockRemoved(block_hashes=[1, 2], medium="GPU", group_idx=0), of=of)
+    assert of.take_change() == CacheChange(removed=(second,))
+    of.expect_no_more([first])
+    assert of.take_change() == CacheChange(removed=(first,))
+
+
+def test_a_cache_that_is_forgotten_still_expects_what_its_requests_will_store() -> None:
+    of = ledger()
+    after(stored(), of=of)
+    of.take_change()
+    of.expect([7])
+    of.forget_all()
+    assert of.take_change() == CacheChange(cleared=True, stored=(7,))
+    assert set(of.held()) == {7}

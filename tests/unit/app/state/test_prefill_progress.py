@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.state.block_ledger import BlockLedger
 from app.state.chain_hashes import text_extra
 from app.state.prefill_progress import PrefillProgress, Prompt
+from app.state.pulse import CacheChange
 from tests.fake_engine_cache import HASHER, FakeEngineCache
 
 PROMPT = list(range(10))  # two full blocks of four and a rest
@@ -54,3 +55,29 @@ def test_a_request_that_is_gone_leaves_nothing() -> None:
     engine = Engine()
     engine.progress.remaining_tokens({"r": Prompt(PROMPT)})
     assert engine.progress.remaining_tokens({}) == 0
+
+
+def test_what_an_accepted_prompt_will_store_is_told_before_it_is_computed_and_withdrawn_if_it_never_is() -> None:
+    engine = Engine()
+    engine.progress.remaining_tokens({"r": Prompt(PROMPT), "s": Prompt(PROMPT[:4])})
+    assert engine.ledger.take_change() == CacheChange(stored=tuple(HASHER.prompt(PROMPT)))
+    engine.progress.remaining_tokens({"s": Prompt(PROMPT[:4])})
+    assert engine.ledger.take_change() == CacheChange(removed=tuple(HASHER.prompt(PROMPT)[1:]))
+    engine.progress.remaining_tokens({})
+    assert engine.ledger.take_change() == CacheChange(removed=tuple(HASHER.prompt(PROMPT)[:1]))
+
+
+def test_a_prompt_that_was_computed_as_expected_changes_nothing_any_more() -> None:
+    engine = Engine()
+    engine.progress.remaining_tokens({"r": Prompt(PROMPT)})
+    engine.ledger.take_change()
+    engine.compute(PROMPT)
+    engine.progress.remaining_tokens({})
+    assert not engine.ledger.changed
+    assert set(engine.ledger.held()) == set(HASHER.prompt(PROMPT))
+
+
+def test_expecting_does_not_count_as_computed() -> None:
+    engine = Engine()
+    waiting = {"r": Prompt(PROMPT), "s": Prompt(PROMPT)}
+    assert [engine.progress.remaining_tokens(waiting) for _ in range(2)] == [20, 20]
