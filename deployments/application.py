@@ -78,6 +78,7 @@ def _engine_deployment(path: RequestPath, effective: EffectiveConfig, arguments:
         # A dead engine process is noticed within seconds; a busy one is given time.
         "health_check_period_s": 1,
         "health_check_timeout_s": 30,
+        "logging_config": {"enable_access_log": False},  # a companion call is no access; the ingress logs the request
         "ray_actor_options": actor_options,
         **_replica_options(config.replicas),
     }

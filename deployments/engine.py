@@ -73,6 +73,8 @@ class EngineReplica:
         arguments = openai_arguments(engine_args, spec.frontend_arguments)
         tasks = await self._engine.get_supported_tasks()
         openai_app = build_app(arguments, tasks, self._engine.model_config)
+        # Browsers, keys of other servers (VLLM_API_KEY), metrics of HTTP routes: not here, and each costs every chunk.
+        openai_app.user_middleware.clear()
         await init_app_state(self._engine, openai_app.state, arguments, tasks)
 
         self._token = secrets.token_urlsafe(32)
