@@ -14,6 +14,7 @@ ApiError
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 
@@ -93,6 +94,31 @@ class TimeoutExceededError(ApiError):
     status = 408
     error_type = "timeout_error"
     default_code = "timeout"
+
+
+class OverloadedError(ApiError):
+    """Args:
+    code: the `Refusal` of the decision, unchanged.
+    """
+
+    status = 429
+    error_type = "rate_limit_error"
+    default_code = "rate_limit_exceeded"
+
+
+class QuotaExceededError(OverloadedError):
+    """Args:
+    allowance_headers: `x-ratelimit-*`, what the key has left.
+    """
+
+    def __init__(
+        self, message: str, *, code: str, retry_after_s: float | None, allowance_headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(message, code=code, retry_after_s=retry_after_s)
+        self._allowance_headers = dict(allowance_headers)
+
+    def headers(self) -> dict[str, str]:
+        return {**super().headers(), **self._allowance_headers}
 
 
 class UpstreamError(ApiError):
