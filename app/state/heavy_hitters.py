@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
@@ -85,8 +86,8 @@ class HeavyHitters:
         """Of a request now, relative to one at the origin."""
         half_lives = (self._clock() - self._origin_s) / self._rules.half_life_s
         if half_lives < _RESCALE_HALF_LIVES:
-            return 2.0**half_lives
-        self._rescale(2.0**-half_lives if half_lives < 1000 else 0.0)
+            return math.exp2(half_lives)
+        self._rescale(math.exp2(-half_lives) if half_lives < 1000 else 0.0)
         return 1.0
 
     def _rescale(self, factor: float) -> None:

@@ -57,7 +57,7 @@ class PrefillSpeed:
         self._seconds = DecayingRate(time_constant_s, now_s)
         self._known: float | None = None
 
-    def add(self, tokens: int, seconds: float, now_s: float) -> None:
+    def add(self, tokens: float, seconds: float, now_s: float) -> None:
         if tokens >= self.LEAST_TOKENS and seconds > 0:
             self._tokens.add(tokens, now_s)
             self._seconds.add(seconds, now_s)

@@ -19,6 +19,9 @@ class Session:
     priority: int
 
 
+_NOTHING: tuple[None, float] = (None, float("-inf"))
+
+
 class Sessions:
     """Labels by client, forgotten `ttl_s` after their last use, the least recently used first when a client has too
     many. One client's labels never meet another's, and however many it invents it pushes out its own only.
@@ -36,8 +39,9 @@ class Sessions:
 
     def recall(self, client: str, label: str) -> Session | None:
         """What the label was given, unless it has expired."""
-        found = self._clients.get(client, {}).get(_digest(label))
-        return found[0] if found is not None and found[1] > self._clock() else None
+        labels = self._clients.get(client)
+        session, expiry_s = labels.get(_digest(label), _NOTHING) if labels else _NOTHING
+        return session if expiry_s > self._clock() else None
 
     def remember(self, client: str, label: str, session: Session) -> None:
         """Give the label a path and priority, and a new lifetime."""
