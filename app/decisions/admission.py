@@ -100,7 +100,7 @@ def _place(
 
 
 def _is_pressed(path: RequestPath, home: EnginesState) -> bool:
-    return home.crowded or (path is not RequestPath.HOT and home.level >= Level.REFUSE_LONG)
+    return home.crowded or (path is RequestPath.WARM and home.level >= Level.REFUSE_LONG)
 
 
 def _refusal(ask: Ask, state: EnginesState, rules: AdmissionConfig) -> Refusal | None:

@@ -18,7 +18,6 @@ from app.errors import (
     UpstreamError,
 )
 
-
 QUOTA = QuotaExceededError(
     "m",
     code="tokens_per_minute",
