@@ -132,7 +132,8 @@ class Engines:
         """
         self._monitor.observe(readings, len(self._line))
         self._slots = slots
-        # Those that are not ours were let in by other ingress replicas. A slot of ours is free as soon as it ends.
+        # Those that are not ours were let in by other ingress replicas, give or take what a report is late. A slot of
+        # ours is free as soon as it ends.
         self._others_running = max(0, self._monitor.reported_requests - len(self._running))
 
     def state(self) -> EnginesState:

@@ -55,10 +55,9 @@ def water_level(levels: Sequence[float], poured: float) -> float:
         levels: at least one, in rising order.
         poured: in the units of the levels.
     """
-    filled = 0.0
-    for count, level in enumerate(levels):
-        needed = level * count - filled  # to bring the lower ones up to this one
-        if poured <= needed:
+    filled = levels[0]
+    for count, level in enumerate(levels[1:], start=1):
+        if poured <= level * count - filled:  # what brings the lower ones up to this one
             return (filled + poured) / count
         filled += level
     return (filled + poured) / len(levels)
