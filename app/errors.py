@@ -97,9 +97,7 @@ class TimeoutExceededError(ApiError):
 
 
 class OverloadedError(ApiError):
-    """Args:
-    code: the `Refusal` of the decision, unchanged.
-    """
+    """`code` is the `Refusal` of the decision, unchanged."""
 
     status = 429
     error_type = "rate_limit_error"
@@ -107,9 +105,7 @@ class OverloadedError(ApiError):
 
 
 class QuotaExceededError(OverloadedError):
-    """Args:
-    allowance_headers: `x-ratelimit-*`, what the key has left.
-    """
+    """Takes, beside what every error takes, the `x-ratelimit-*` headers that tell what the key has left."""
 
     def __init__(
         self, message: str, *, code: str, retry_after_s: float | None, allowance_headers: Mapping[str, str]

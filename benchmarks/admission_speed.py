@@ -29,6 +29,7 @@ from app.state.sessions import Session, Sessions
 
 PROMPT_TOKENS, BLOCK_SIZE, SHARED_TOKENS = 4096, 32, 1024
 CONTEXT = {RequestPath.HOT: 32_768, RequestPath.COLD: 32_768}
+RULES, QUOTA = RoutingConfig(), Quota(10**9, 10**12, 10**6)
 PATHS = (RequestPath.HOT, RequestPath.COLD)
 
 
@@ -51,7 +52,7 @@ class Door:
         self.replicas = replicas
         self.numbers = count()
         self.observe(slots=waiting)
-        for path in (RequestPath.HOT, RequestPath.COLD):
+        for path in PATHS:
             for _ in range(2 * waiting):
                 self.guard.admit(Ask(RequestFeatures(100, 10), path, path.priority(), may_move=False))
 
@@ -71,8 +72,8 @@ class Door:
         label = f"session-{next(self.numbers)}"
         heavy = self.hitters.see(hashes) * BLOCK_SIZE
         features = RequestFeatures(PROMPT_TOKENS, 256, cached_tokens=SHARED_TOKENS, heavy_prefix_tokens=heavy)
-        found = classify(features, RoutingConfig(), CONTEXT, self.sessions.recall("ide", label))
-        charge = self.quotas.charge("ide", Quota(10**9, 10**12, 10**6), PROMPT_TOKENS + 256)
+        found = classify(features, RULES, CONTEXT, self.sessions.recall("ide", label))
+        charge = self.quotas.charge("ide", QUOTA, PROMPT_TOKENS + 256)
         admission = self.guard.admit(Ask(features, found.path, found.priority))
         self.sessions.remember("ide", label, Session(found.path, found.priority))
         if admission.reservation is not None:

@@ -140,7 +140,9 @@ class Quotas:
             estimated_tokens: prompt plus expected answer; `Charge.settle` corrects it.
         """
         now_s = self._clock()
-        account = self._accounts.setdefault(client, _Account(quota, now_s))
+        account = self._accounts.get(client)
+        if account is None:
+            account = self._accounts[client] = _Account(quota, now_s)
         reason, wait_s = _refusal(account, estimated_tokens, now_s)
         if reason is None:
             account.running += 1

@@ -137,13 +137,13 @@ def test_a_burst_spreads_over_the_replicas() -> None:
 def test_a_preemption_storm_is_seen_though_the_cache_looks_fine() -> None:
     clock = FakeClock()
     seen = monitor(clock)
-    for tenth in range(100):
+    for tenth in range(40):
         clock.advance(0.1)
         seen.observe([reading(kv_usage_ratio=0.32, preemptions=tenth)], 0)
     assert (seen.level, seen.signal) == (Level.COMPRESS, Signal.PREEMPTIONS_PER_S)
     for _ in range(600):
         clock.advance(0.1)
-        seen.observe([reading(kv_usage_ratio=0.32, preemptions=99)], 0)
+        seen.observe([reading(kv_usage_ratio=0.32, preemptions=39)], 0)
     assert seen.level is Level.NORMAL
 
 
