@@ -11,8 +11,10 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from random import Random
+from typing import TypeVar
 
 from app.config.admission import AdmissionConfig
 from app.config.keys import Quota
@@ -29,6 +31,7 @@ from app.state.sessions import Session, Sessions
 
 PROMPT_TOKENS, BLOCK_SIZE, SHARED_TOKENS = 4096, 32, 1024
 CONTEXT = {RequestPath.HOT: 32_768, RequestPath.COLD: 32_768}
+T = TypeVar("T")
 RULES, QUOTA = RoutingConfig(), Quota(10**9, 10**12, 10**6)
 PATHS = (RequestPath.HOT, RequestPath.COLD)
 
@@ -81,10 +84,11 @@ class Door:
         charge.settle(PROMPT_TOKENS + 100)
 
 
-def timed_us(action: Callable[[], object]) -> float:
+def timed(action: Callable[[], T]) -> tuple[T, float]:
+    """What it returns, and the microseconds it took."""
     begun = time.perf_counter_ns()
-    action()
-    return (time.perf_counter_ns() - begun) / 1000
+    result = action()
+    return result, (time.perf_counter_ns() - begun) / 1000
 
 
 def quantiles(samples_us: list[float]) -> dict[str, float]:
@@ -98,12 +102,11 @@ def measure(replicas: int, requests: int) -> dict[str, object]:
         door.pass_through(door.hasher.prompt(door.prompt()))
     hashing, passing, observing = [], [], []
     for number in range(requests):
-        prompt = door.prompt()
-        hashes: list[int] = []
-        hashing.append(timed_us(lambda prompt=prompt, hashes=hashes: hashes.extend(door.hasher.prompt(prompt))))
-        passing.append(timed_us(lambda hashes=hashes: door.pass_through(hashes)))
+        hashes, hash_us = timed(partial(door.hasher.prompt, door.prompt()))
+        hashing.append(hash_us)
+        passing.append(timed(partial(door.pass_through, hashes))[1])
         if number % 20 == 0:
-            observing.append(timed_us(lambda: door.observe(slots=100)))
+            observing.append(timed(partial(door.observe, slots=100))[1])
     return {
         "replicas_per_path": replicas,
         "classify_and_admit": quantiles(passing),
