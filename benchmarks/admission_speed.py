@@ -45,7 +45,7 @@ class Door:
     """
 
     def __init__(self, replicas: int, waiting: int) -> None:
-        self.rng = Random(1)  # noqa: S311 - load, not secrets
+        self.rng = Random(1)
         self.hasher = ChainHasher(b"benchmark", BLOCK_SIZE)
         rules, clock = AdmissionConfig(), time.monotonic
         self.hitters = HeavyHitters(rules.heavy_hitters, clock)

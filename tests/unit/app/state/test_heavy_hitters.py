@@ -53,7 +53,7 @@ def test_a_prompt_shorter_than_a_block_has_no_prefix() -> None:
 
 
 def test_a_frequent_prefix_is_kept_in_a_flood_of_prompts_that_come_once() -> None:
-    hitters, rng = HeavyHitters(RULES, FakeClock()), Random(7)  # noqa: S311 - traffic, no secret
+    hitters, rng = HeavyHitters(RULES, FakeClock()), Random(7)
     common, unique = prompts(shared=8, length=12), prompts(shared=0, length=12)
     for _ in range(20_000):
         hitters.see(next(common) if rng.random() < 0.2 else next(unique))
