@@ -31,7 +31,7 @@ async def leave_after(session: aiohttp.ClientSession, url: str, body: dict[str, 
 async def test_requests_cancelled_at_any_moment_leave_nothing_running(
     plumbing: Stack, plumbing_cluster: Cluster
 ) -> None:
-    chance = random.Random(20)  # noqa: S311 - picks moments
+    chance = random.Random(20)
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(session: aiohttp.ClientSession) -> bool:

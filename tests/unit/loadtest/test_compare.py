@@ -25,7 +25,7 @@ def median_ttft(records: Sequence[RequestRecord]) -> float | None:
 
 
 def blocks_with_ratio(make_record: RecordMaker, ratio: float, requests: int, seed: int = 0) -> list[PairedBlock]:
-    rng = random.Random(seed)  # noqa: S311 - load, not secrets
+    rng = random.Random(seed)
     blocks = []
     for _ in range(2):
         theirs = [make_record(key=str(n), ttft_s=rng.lognormvariate(0, 0.3)) for n in range(requests)]

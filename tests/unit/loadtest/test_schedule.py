@@ -16,7 +16,7 @@ IDE_AND_CHAT = with_weights(DEFAULT_PROFILES, {TrafficClass.IDE: 3.0, TrafficCla
 
 
 def seeded(seed: int) -> random.Random:
-    return random.Random(seed)  # noqa: S311 - load, not secrets
+    return random.Random(seed)
 
 
 def pool(seed: int = 0, sessions: int = 2) -> SlotPool:

@@ -29,7 +29,7 @@ def body_of(session: Session, turn: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("expected", "spread"), [(128, 0.25), (892, 0.5), (4217, 1.0)])
 def test_drawn_lengths_have_the_mean_and_the_spread_they_are_asked_for(expected: int, spread: float) -> None:
-    rng = random.Random(1)  # noqa: S311 - load, not secrets
+    rng = random.Random(1)
     lengths = [LengthDistribution(expected, spread).draw(rng) for _ in range(20_000)]
     assert mean(lengths) == pytest.approx(expected, rel=0.03)
     deviation = mean((length - expected) ** 2 for length in lengths) ** 0.5
