@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -58,6 +59,21 @@ class Outcome(StrEnum):
     CLIENT_ERROR = "client_error"
     CANCELLED = "cancelled"
     ENGINE_FAILED = "engine_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt as prefix caches see it.
+
+    Args:
+        length_tokens: of all of it.
+        tokens: its ids; empty when its cached blocks do not depend on them alone (images, embeddings).
+        cache_salt: keeps its blocks apart from those of other salts.
+    """
+
+    length_tokens: int
+    tokens: Sequence[int] = ()
+    cache_salt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

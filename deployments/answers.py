@@ -10,15 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.decisions.classifier import Classification
 from app.errors import ApiError, TimeoutExceededError, UpstreamError
-from deployments.forwarding import EngineAnswer, EngineConnections, EngineLostError, StreamBrokenError
+from deployments.engine_errors import EngineLostError, StreamBrokenError
+from deployments.forwarding import EngineAnswer, EngineConnections
 from deployments.leases import Lease
 from deployments.rendering import RESPONSES, OpenAIRoute, Rendered
+from deployments.routed_request import RoutedRequest
 
 logger = logging.getLogger("ray.serve")
 
@@ -52,12 +55,17 @@ class Suspects:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Everything that answering one request needs."""
+    """Everything that answering one request needs.
+
+    Args:
+        routed: one attempt at a replica, given the unique ids of those to avoid.
+    """
 
     route: OpenAIRoute
     rendered: Rendered
     classification: Classification
     handle: Any
+    routed: Callable[[frozenset[str]], RoutedRequest]
     connections: EngineConnections
     suspects: Suspects
     lease_timeout_s: float
@@ -110,22 +118,23 @@ class EngineResponse(Response):
         failed: set[str] = set()
         lost: EngineLostError | None = None
         for _ in range(ATTEMPTS):
-            excluded = failed | self._dispatch.suspects.current()
+            routed = self._dispatch.routed(frozenset(failed | self._dispatch.suspects.current()))
             path = self._dispatch.classification.path
-            async with Lease(self._dispatch.handle, path, excluded, self._dispatch.lease_timeout_s) as lease:
-                try:
+            lease = Lease(self._dispatch.handle, path, routed, self._dispatch.lease_timeout_s)
+            try:
+                async with lease:
                     await self._forward(lease, send)
                     return
-                except EngineLostError as error:
-                    lost = error
-                    failed.add(lease.replica_id)
-                    if error.suspect:
-                        self._dispatch.suspects.add(lease.replica_id)
-                    logger.warning("replica %s lost before its first byte: %s", lease.replica_id, error)
+            except EngineLostError as error:
+                lost = error
+                failed.add(lease.replica_id)
+                if error.suspect:
+                    self._dispatch.suspects.add(lease.replica_id)
+                logger.warning("replica %s lost before its first byte: %s", lease.replica_id, error)
         raise UpstreamError(f"{ATTEMPTS} engine replicas failed to answer; the last one: {lost}", retry_after_s=1.0)
 
     async def _forward(self, lease: Lease, send: Send) -> None:
-        response, answer = await self._dispatch.connections.open(lease, self._dispatch.route.url, self._body)
+        response, answer = await self._open(lease)
         try:
             self._started = True
             await send(self._start(lease, answer))
@@ -135,6 +144,22 @@ class EngineResponse(Response):
             if not response.content.at_eof():
                 response.close()
             response.release()
+
+    async def _open(self, lease: Lease) -> tuple[aiohttp.ClientResponse, EngineAnswer]:
+        """Ask the replica that was chosen while its slot is being reserved, and again if the slot is elsewhere."""
+        asked = lease.replica_id
+        connecting = asyncio.create_task(self._connect(lease))
+        try:
+            if await lease.holds(asked):
+                return await connecting
+        except BaseException:
+            _abandon(connecting)
+            raise
+        _abandon(connecting)
+        return await self._connect(lease)
+
+    async def _connect(self, lease: Lease) -> tuple[aiohttp.ClientResponse, EngineAnswer]:
+        return await self._dispatch.connections.open(lease, self._dispatch.route.url, self._body)
 
     async def _send_chunks(self, answer: EngineAnswer, send: Send) -> None:
         try:
@@ -152,6 +177,8 @@ class EngineResponse(Response):
             "x-kvpulse-path": self._dispatch.classification.path,
             "x-kvpulse-reason": self._dispatch.classification.reason,
             "x-kvpulse-replica": lease.replica_id,
+            "x-kvpulse-routing": lease.decision.reason,
+            "x-kvpulse-matched-tokens": str(lease.decision.matched_tokens),
             **self._dispatch.headers,
         }
         if answer.content_type.startswith("text/event-stream"):
@@ -166,6 +193,12 @@ class EngineResponse(Response):
             error = {**body["error"], "type": "error", "sequence_number": 0}
             return b"event: error\ndata: " + json.dumps(error).encode() + b"\n\n"
         return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+def _abandon(connecting: asyncio.Task[tuple[aiohttp.ClientResponse, EngineAnswer]]) -> None:
+    """Close what it has opened, or will not have."""
+    if not connecting.cancel() and not connecting.cancelled() and connecting.exception() is None:
+        connecting.result()[0].close()
 
 
 async def _client_gone(receive: Receive) -> None:

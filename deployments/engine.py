@@ -7,10 +7,20 @@ import logging
 import os
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from ray import serve
+
+from app.state.block_ledger import BlockLedger
+from app.state.chain_hashes import ChainHasher
+from app.state.prefill_progress import PrefillProgress
+from deployments.application_secret import RayStore, feed_keys
+from deployments.engine_events import EventEndpoints
+from deployments.engine_load import EngineLoad, StepStatistics, keep_cache_salts
 from deployments.private_server import LeasedAnswers, PrivateServer
+from deployments.pulse_messages import PulseMessages
+from deployments.pulse_publisher import PulsePublisher
 
 logger = logging.getLogger("ray.serve")
 
@@ -44,13 +54,19 @@ class EngineReplica:
         began = time.monotonic()
         # It would override kv_cache_memory_bytes, and Ray's runtime environments cannot unset it.
         os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)
+        from vllm.config import KVEventsConfig
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.entrypoints.launchers.api_server.app_state import init_app_state
         from vllm.entrypoints.launchers.app import build_app
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        engine_args = AsyncEngineArgs(**spec.engine_arguments)
-        self._engine = AsyncLLM.from_engine_args(engine_args)
+        self._events = EventEndpoints.private()
+        engine_args = AsyncEngineArgs(
+            **spec.engine_arguments, kv_events_config=KVEventsConfig(**self._events.config_fields())
+        )
+        statistics = StepStatistics()
+        self._engine = AsyncLLM.from_engine_args(engine_args, stat_loggers=[statistics])
+        self._feed = _start_feed(self._engine, self._events, statistics)
         arguments = openai_arguments(engine_args, spec.frontend_arguments)
         tasks = await self._engine.get_supported_tasks()
         openai_app = build_app(arguments, tasks, self._engine.model_config)
@@ -62,13 +78,20 @@ class EngineReplica:
         await self._server.start()
         logger.info("%s engine ready after %.1f s", spec.path, time.monotonic() - began)
 
-    def record_replica_metadata(self) -> dict[str, str]:
-        """What the ingress needs to reach this replica. Travels inside the cluster only."""
-        return {"address": self._server.address, "token": self._token}
+    def record_replica_metadata(self) -> dict[str, Any]:
+        """What the ingress needs to reach and to follow this replica. Travels inside the cluster only."""
+        return {"address": self._server.address, "token": self._token, "feed": asdict(self._feed.endpoint)}
 
     async def attend(self, lease_id: str) -> None:
         """The companion of one HTTP answer: runs exactly as long, so that Serve's counts, limits and drain are true."""
         await self._answers.attend(lease_id)
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget every cached prefix. False, and nothing is forgotten, while a request uses the cache."""
+        done = await self._engine.reset_prefix_cache()
+        if done:
+            self._feed.forget_all()
+        return done
 
     async def statistics(self) -> dict[str, int]:
         """Requests that the engine has not finished, and HTTP answers that have not ended."""
@@ -86,13 +109,32 @@ class EngineReplica:
         await self._engine.check_health()
         if not self._server.alive:
             raise RuntimeError("the engine's private HTTP server has stopped")
+        if not self._feed.alive:
+            raise RuntimeError("the engine's pulse feed has stopped")
 
     async def __del__(self) -> None:
         """Serve calls this once the replica's answers have drained."""
         if hasattr(self, "_server"):
             await self._server.stop()
+        if hasattr(self, "_feed"):
+            self._feed.close()
         if hasattr(self, "_engine"):
             self._engine.shutdown()
+        if hasattr(self, "_events"):
+            self._events.remove()
+
+
+def _start_feed(engine: Any, events: EventEndpoints, statistics: StepStatistics) -> PulsePublisher:
+    """Tell the ingresses what the engine's cache holds and how busy it is. What it is to be told apart by, the engine
+    has decided: a backend may have changed the block size.
+    """
+    cache = engine.vllm_config.cache_config
+    keys = feed_keys(serve.get_replica_context().app_name, RayStore())
+    hasher = ChainHasher(keys.hashing, cache.effective_attention_block_size or cache.block_size)
+    ledger = BlockLedger(hasher, cache.num_gpu_blocks)
+    keep_cache_salts(engine.output_processor)
+    load = EngineLoad(engine.output_processor.request_states, statistics, PrefillProgress(ledger), cache.num_gpu_blocks)
+    return PulsePublisher(ledger, events, load, PulseMessages(keys.signing), _bind_address())
 
 
 def _bind_address() -> str:

@@ -7,6 +7,23 @@ from typing import Any
 from app.errors import ApiError, InvalidRequestError, NotFoundError, UnavailableError, UpstreamError
 
 
+class EngineLostError(Exception):
+    """The replica could not answer, and nothing has been sent to the client: another one may.
+
+    Args:
+        why: for the log and the client's error.
+        suspect: whether other requests should avoid the replica for a while.
+    """
+
+    def __init__(self, why: str, suspect: bool) -> None:
+        super().__init__(why)
+        self.suspect = suspect
+
+
+class StreamBrokenError(Exception):
+    """The replica went away in the middle of an answer of which the client has a part."""
+
+
 def api_error(status: int, body: Any) -> ApiError:
     """The error of an engine's answer: `{"error": {"message", "type", "param", "code"}}` with an integer code."""
     error = body.get("error") if isinstance(body, dict) else None

@@ -22,6 +22,8 @@ _SET_ELSEWHERE = {
     "trust_remote_code": "model.trust_remote_code",
     "reasoning_parser": "model.reasoning_parser",
 }
+# What the replica needs for itself.
+_RESERVED = {"kv_events_config": "the pulse feed reads the engine's KV events"}
 
 
 def engine_arguments(path: ResolvedPath, model: ModelConfig, model_path: str) -> dict[str, Any]:
@@ -65,6 +67,8 @@ def unknown(options: Iterable[str]) -> list[str]:
     for name in names:
         if name in _SET_ELSEWHERE:
             problems.append(f"{name}: set {_SET_ELSEWHERE[name]} instead")
+        elif name in _RESERVED:
+            problems.append(f"{name}: not yours to set: {_RESERVED[name]}")
         elif name not in known:
             problems.append(f"{name}: vLLM has no such engine argument; {did_you_mean(name, known)}")
     return problems

@@ -10,29 +10,12 @@ from typing import Any
 import aiohttp
 
 from app.errors import UpstreamError
-from deployments.engine_errors import api_error
+from deployments.engine_errors import EngineLostError, StreamBrokenError, api_error
 from deployments.leases import Lease
 from deployments.private_server import ENGINE_DEAD_HEADER, LEASE_HEADER
 
 # How much of a first event is looked at to tell an error from an answer.
 _ERROR_EVENT_PREFIXES = (b'data: {"error"', b"event: error")
-
-
-class EngineLostError(Exception):
-    """The replica could not answer, and nothing has been sent to the client: another one may.
-
-    Args:
-        why: for the log and the client's error.
-        suspect: whether other requests should avoid the replica for a while.
-    """
-
-    def __init__(self, why: str, suspect: bool) -> None:
-        super().__init__(why)
-        self.suspect = suspect
-
-
-class StreamBrokenError(Exception):
-    """The replica went away in the middle of an answer of which the client has a part."""
 
 
 @dataclass(frozen=True, slots=True)

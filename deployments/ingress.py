@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +26,17 @@ from app.errors import (
 )
 from app.requests import RequestPath
 from deployments.answers import TIMEOUT_HEADER, Dispatch, EngineResponse, Suspects, request_timeout_s
+from deployments.application_secret import RayStore, feed_keys
+from deployments.explanation import explanation
 from deployments.forwarding import EngineConnections
 from deployments.http_errors import openai_shaped_app
+from deployments.path_replicas import PathReplicas
+from deployments.pulse_messages import PulseMessages
+from deployments.pulse_subscriber import PulseSubscriber
 from deployments.readiness import Readiness
-from deployments.rendering import CHAT, COMPLETIONS, RESPONSES, OpenAIRoute, Renderer, resolve_model
+from deployments.rendering import CHAT, COMPLETIONS, RESPONSES, OpenAIRoute, Rendered, Renderer, resolve_model
+from deployments.replica_sets import IN_THIS_PROCESS
+from deployments.routed_request import RoutedRequest
 
 # Serve copies the app and the class when it decorates: all that they use stands above them.
 
@@ -35,6 +44,8 @@ from deployments.rendering import CHAT, COMPLETIONS, RESPONSES, OpenAIRoute, Ren
 PERMITTABLE_FIELDS = ("priority", "cache_salt", "kv_transfer_params")
 ENGINE_FIELDS = (*PERMITTABLE_FIELDS, "ec_transfer_params", "request_id", "session_id", "mm_payload", "vllm_xargs")
 PATH_HEADER = "x-kvpulse-path"
+
+ROUTES = (CHAT, COMPLETIONS, RESPONSES)
 
 http = openai_shaped_app()
 
@@ -44,6 +55,18 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _follow_replicas(config: AppConfig, engines: Mapping[RequestPath, Any]) -> dict[RequestPath, PathReplicas]:
+    """Know each path's caches and loads from now on, requests or not."""
+    keys = feed_keys(serve.get_replica_context().app_name, RayStore())
+    subscriber = PulseSubscriber(PulseMessages(keys.signing))
+    replicas = {}
+    for path, handle in engines.items():
+        replicas[path] = PathReplicas(config.routing, keys.hashing, subscriber, random.Random())  # noqa: S311 - ties
+        IN_THIS_PROCESS.listen(handle.deployment_name, replicas[path].told)
+        handle.options()  # makes Serve build the router, which is told the replicas
+    return replicas
 
 
 @dataclass(frozen=True)
@@ -78,6 +101,7 @@ class Ingress:
             frozenset((*spec.config.auth.engine_fields, *(("path",) if spec.config.routing.allow_forced_path else ()))),
         )
         self._engines = {RequestPath.HOT: hot, RequestPath.COLD: cold}
+        self._replicas = _follow_replicas(spec.config, self._engines)
         self._readiness = Readiness(("HotEngine", "ColdEngine"))
         self._connections = EngineConnections(spec.config.limits.engine_silence_timeout_s)
         self._suspects = Suspects()
@@ -133,6 +157,18 @@ class Ingress:
             raise UnavailableError(f"not ready: {waiting}", code="not_ready", retry_after_s=1.0)
         return JSONResponse({"status": "ready"})
 
+    @http.post("/v1/explain")
+    async def explain(self, request: Request) -> Response:
+        """What would become of this chat, completion or response, without running it."""
+        client = self._authenticate(request)
+        body, ignored = self._sanitise(await self._json_body(request), client)
+        route = next((route for route in ROUTES if route.prompt_field in body), CHAT)
+        forced, ignored = self._forced_path(request, body, client, ignored)
+        rendered = await self._renderer.render(route, body, forced)
+        classification = classify(rendered.features, self._config.routing, self._spec.context_tokens)
+        replicas = self._replicas[classification.path]
+        return JSONResponse(explanation(rendered, classification, *replicas.explain(replicas.request(rendered.prompt))))
+
     async def _generate(self, route: OpenAIRoute, request: Request) -> Response:
         client = self._authenticate(request)
         body, ignored = self._sanitise(await self._json_body(request), client)
@@ -148,6 +184,7 @@ class Ingress:
                 rendered=rendered,
                 classification=classification,
                 handle=self._engines[classification.path],
+                routed=self._routed(rendered, classification.path),
                 connections=self._connections,
                 suspects=self._suspects,
                 lease_timeout_s=self._config.limits.lease_timeout_s,
@@ -155,6 +192,12 @@ class Ingress:
                 headers={"x-kvpulse-ignored": ",".join(ignored)} if ignored else {},
             )
         )
+
+    def _routed(self, rendered: Rendered, path: RequestPath) -> Callable[[frozenset[str]], RoutedRequest]:
+        replicas = self._replicas[path]
+        request = replicas.request(rendered.prompt)
+        expected_tokens = rendered.features.max_output_tokens or self._config.routing.assumed_output_tokens
+        return lambda excluded: replicas.routed(msgspec.structs.replace(request, excluded=excluded), expected_tokens)
 
     def _authenticate(self, request: Request) -> Client:
         if self._spec.key_ring is None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.datastructures import State
 
 from app.errors import InvalidRequestError, NotFoundError
-from app.requests import RequestFeatures, RequestPath
+from app.requests import Prompt, RequestFeatures, RequestPath
 from deployments.engine_errors import api_error
 
 
@@ -34,10 +34,12 @@ class Rendered:
 
     Args:
         features: what decisions are made on.
+        prompt: the longest one.
         body: the client's body with the prompt's token ids in it, for the engine's OpenAI app.
     """
 
     features: RequestFeatures
+    prompt: Prompt
     body: dict[str, Any]
 
 
@@ -104,18 +106,23 @@ class Renderer:
         """
         limit_field, limit = _output_limit(route, body)
         self._check_limit(limit_field, limit)
-        prompts = await self._prompts(route, body)
-        longest = max(len(ids) for ids in prompts)
-        self._check_context(route, longest, limit_field, limit)
+        inputs = await self._engine_inputs(route, body)
+        prompts = [list(engine_input["prompt_token_ids"]) for engine_input in inputs]
+        if not prompts or not all(prompts):
+            raise InvalidRequestError(f"`{route.prompt_field}` is empty", param=route.prompt_field)
+        longest = max(prompts, key=len)
+        self._check_context(route, len(longest), limit_field, limit)
         features = RequestFeatures(
-            prompt_tokens=longest,
+            prompt_tokens=len(longest),
             max_output_tokens=limit,
             sequences=len(prompts) * int(body.get("n") or 1),
             forced_path=forced_path,
         )
-        return Rendered(features, _with_token_ids(route, body, prompts))
+        only_tokens = all(engine_input["type"] == "token" for engine_input in inputs)
+        prompt = Prompt(len(longest), longest if only_tokens else (), body.get("cache_salt"))
+        return Rendered(features, prompt, _with_token_ids(route, body, prompts))
 
-    async def _prompts(self, route: OpenAIRoute, body: dict[str, Any]) -> list[list[int]]:
+    async def _engine_inputs(self, route: OpenAIRoute, body: dict[str, Any]) -> list[Any]:
         from vllm.entrypoints.serve.engine.protocol import ErrorResponse
         from vllm.exceptions import VLLMValidationError
 
@@ -137,10 +144,7 @@ class Renderer:
             raise
         if isinstance(rendered, ErrorResponse):
             raise api_error(rendered.error.code, rendered.model_dump())
-        prompts = [list(engine_input["prompt_token_ids"]) for engine_input in rendered]
-        if not prompts or not all(prompts):
-            raise InvalidRequestError(f"`{route.prompt_field}` is empty", param=route.prompt_field)
-        return prompts
+        return list(rendered)
 
     async def _render_with_vllm(self, route: OpenAIRoute, body: dict[str, Any]) -> Any:
         """A list of engine inputs, or vLLM's ErrorResponse."""

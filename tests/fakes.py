@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,10 @@ from typing import Any
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.state.cluster_view import ClusterView
+from app.state.pulse import CacheChange, ReplicaLoad
 from deployments.private_server import PrivateServer
+from deployments.routed_request import RoutedRequest
 
 # config.json of a model that the configuration code can reason about; no weights belong to it.
 TINY_LLAMA_CONFIG = {
@@ -62,31 +66,57 @@ class FakeCompanion:
         self.ended.cancel()
 
 
+class FirstOfAll(random.Random):
+    """Chance that always takes the first."""
+
+    def choice(self, options: Sequence[Any]) -> Any:  # type: ignore[override]  # narrower, as the callers need it
+        return options[0]
+
+
+def routed(excluded: Collection[str] = (), view: ClusterView | None = None) -> RoutedRequest:
+    """A request without preference: it takes the first replica that is offered. Debits of 10 tokens go to `view`."""
+    view = view or ClusterView(FakeClock(), stale_after_s=1.0)
+    return RoutedRequest(lambda: None, lambda decision: view.debit(decision.replica_id, 10, 10), excluded, FirstOfAll())
+
+
 class FakeMethod:
-    """`handle.attend`: `choose_replica` takes the first of `replicas` that is not excluded, and waits while there is
-    none. `log` tells what happened, in order.
+    """`handle.attend`: `choose_replica` asks the request, and waits while it finds no replica. `log` tells what
+    happened, in order.
 
     Args:
         attend: what the companion call does on the replica; by default it ends at once.
+        full: ids of replicas that may be chosen and then give no slot; the next one gives it.
+        may_reserve: replicas answer the question for a slot once this is set; by default at once.
     """
 
     def __init__(
-        self, replicas: Sequence[FakeReplica], attend: Callable[[FakeReplica, FakeCompanion], None] | None = None
+        self,
+        replicas: Sequence[FakeReplica],
+        attend: Callable[[FakeReplica, FakeCompanion], None] | None = None,
+        full: Collection[str] = (),
     ) -> None:
         self.log: list[str] = []
+        self.may_reserve = asyncio.Event()
+        self.may_reserve.set()
         self._replicas = replicas
         self._attend = attend or (lambda _, companion: companion.ended.set_result(None))
+        self._full = full
 
     @asynccontextmanager
-    async def choose_replica(self, excluded: frozenset[str]) -> AsyncIterator[FakeReplica]:
-        usable = [replica for replica in self._replicas if replica.replica_id not in excluded]
-        if not usable:
+    async def choose_replica(self, routed: RoutedRequest) -> AsyncIterator[FakeReplica]:
+        candidates = {replica.replica_id: replica for replica in self._replicas}
+        name = routed.choose(candidates, lambda _: False)
+        await self.may_reserve.wait()
+        if name in self._full:
+            name = next(other for other in candidates if other not in self._full)
+        if name is None:
             await asyncio.Event().wait()
-        self.log.append(f"reserved {usable[0].replica_id}")
+        assert name is not None
+        self.log.append(f"reserved {name}")
         try:
-            yield usable[0]
+            yield candidates[name]
         finally:
-            self.log.append(f"released {usable[0].replica_id}")
+            self.log.append(f"released {name}")
 
     def dispatch(self, replica: FakeReplica, lease_id: str) -> FakeCompanion:
         companion = FakeCompanion()
@@ -144,3 +174,31 @@ async def until(condition: Callable[[], bool]) -> None:
     """Let other tasks run until something holds; pytest's timeout ends a wait in vain."""
     while not condition():  # noqa: ASYNC110 - no event tells of what servers and fakes do
         await asyncio.sleep(0.005)
+
+
+class RecordingView:
+    """What a router would know of each replica: the hashes it holds, and its load where that is known.
+
+    `revision` counts calls, so that a test can wait for the next one.
+    """
+
+    def __init__(self) -> None:
+        self.held: dict[str, set[int]] = {}
+        self.load: dict[str, ReplicaLoad] = {}
+        self.revision = 0
+
+    def apply(self, replica_id: str, change: CacheChange, load: ReplicaLoad) -> None:
+        before = set() if change.cleared else self.held[replica_id]
+        self.held[replica_id] = before - set(change.removed) | set(change.stored)
+        self.load[replica_id] = load
+        self.revision += 1
+
+    def replace(self, replica_id: str, hashes: Iterable[int], load: ReplicaLoad) -> None:
+        self.held[replica_id] = set(hashes)
+        self.load[replica_id] = load
+        self.revision += 1
+
+    def disconnected(self, replica_id: str) -> None:
+        self.held[replica_id] = set()
+        self.load.pop(replica_id, None)
+        self.revision += 1

@@ -13,6 +13,8 @@ from app.config.admission import AdmissionConfig
 from app.config.part import Part, PositiveInt
 
 Auto = Literal["auto"]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+Ratio = Annotated[float, Field(gt=0, lt=1)]
 
 
 class ModelConfig(Part):
@@ -124,7 +126,7 @@ class PathsConfig(Part):
 
 
 class RoutingConfig(Part):
-    """How a request gets its path."""
+    """How a request gets its path, and in it the replica where it costs least, in tokens still to compute."""
 
     hot_max_output_tokens: PositiveInt = 512
     hot_max_uncached_tokens: PositiveInt = 2048
@@ -137,6 +139,34 @@ class RoutingConfig(Part):
     allow_forced_path: bool = Field(
         default=False,
         description="without API keys: may a client force a path by header or model suffix; with keys: per key",
+    )
+    uncached_weight: float = Field(
+        default=4.0,
+        ge=1,
+        description="cost of a prompt token to compute against one already queued: computing it delays all who come "
+        "after and takes the place of other prefixes, waiting delays this request alone",
+    )
+    min_match_tokens: NonNegativeInt = Field(default=64, description="a shorter cached prefix is not worth a detour")
+    tie_tolerance_tokens: NonNegativeInt = Field(
+        default=64, description="replicas whose costs differ by no more are equal; one of them is taken at random"
+    )
+    decode_weight: float = Field(
+        default=0.01, ge=0, description="cost of one token of running context, which every decoding step reads"
+    )
+    kv_busy_ratio: Ratio = Field(default=0.8, description="KV usage from which a replica costs more")
+    kv_penalty_tokens: NonNegativeInt = Field(default=4096, description="what it costs more at full KV usage")
+    kv_full_ratio: Ratio = Field(
+        default=0.95, description="KV usage from which replicas of unknown load are tried if all others have it"
+    )
+    session_discount_tokens: NonNegativeInt = Field(
+        default=128, description="what the replica that served the session last costs less"
+    )
+    stale_after_s: float = Field(
+        default=1.0, gt=0, description="a replica unheard of for longer is used only if the others are full"
+    )
+    probe_period_s: float = Field(default=5.0, gt=0, description="a stale replica is tried once in this time")
+    max_index_blocks: PositiveInt = Field(
+        default=2_000_000, description="bound of the prefix index: distinct blocks of a path; up to 100 bytes each"
     )
 
 

@@ -13,6 +13,17 @@ import msgspec
 HASH_BITS = 60
 _MASK = (1 << HASH_BITS) - 1
 NO_EXTRA: tuple[Any, ...] = ()
+ADAPTER = "lora"
+
+
+def text_extra(cache_salt: str | None = None, adapter: str | None = None) -> tuple[Any, ...]:
+    """What the first block of a text prompt depends on beside its tokens; the chain hands it on to all others.
+
+    Args:
+        cache_salt: of the request: blocks are never shared across salts.
+        adapter: name of its LoRA. A pair, so that no salt can pass for it.
+    """
+    return ((ADAPTER, adapter),) * (adapter is not None) + (cache_salt,) * bool(cache_salt)
 
 
 class ChainHasher:
@@ -52,7 +63,7 @@ class ChainHasher:
         """The hashes of every full block of a text prompt; a rest shorter than a block has none.
 
         Args:
-            first_extra: extra of the first block, which every later one inherits through the chain.
+            first_extra: see `text_extra`.
         """
         raw = array("I", tokens).tobytes()
         hashes: list[int] = []

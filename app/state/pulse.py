@@ -33,9 +33,38 @@ class CacheChange(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         cleared: forget everything held before.
         removed: chain hashes of blocks that the cache no longer holds.
-        stored: chain hashes of blocks that it holds now. No hash is in both.
+        stored: chain hashes of blocks that it holds now, or will: those of a prompt may be told when its request is
+            accepted, so that routers which share no state see a new prefix before it is computed, and as removed when
+            the request ends without them. No hash is in both.
     """
 
     cleared: bool = False
     removed: tuple[int, ...] = ()
     stored: tuple[int, ...] = ()
+
+
+class Pulse(msgspec.Struct, frozen=True, array_like=True):
+    """One message of the feed: what changed since the one before, and the load now.
+
+    Args:
+        incarnation: of the publisher; another one is another cache.
+        sequence: counts the publisher's pulses, without gaps.
+    """
+
+    incarnation: str
+    sequence: int
+    change: CacheChange
+    load: ReplicaLoad
+
+
+class Snapshot(msgspec.Struct, frozen=True, array_like=True):
+    """All that a cache held after the pulse `sequence`.
+
+    Args:
+        hashes: 8 bytes each in the byte order of the node; a cluster has one.
+    """
+
+    incarnation: str
+    sequence: int
+    hashes: bytes
+    load: ReplicaLoad

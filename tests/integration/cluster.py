@@ -44,8 +44,12 @@ class Cluster:
 
     def statistics(self, path: str) -> list[dict[str, int]]:
         """Of each replica of a path."""
+        return list(self.call(path, "statistics"))
+
+    def call(self, path: str, method: str) -> list[Any]:
+        """What each replica of a path returns."""
         handle = serve.get_deployment_handle(ENGINES[path], APPLICATION)
-        return list(handle.broadcast("statistics").results(timeout_s=60))
+        return list(handle.broadcast(method).results(timeout_s=60))
 
     def idle(self) -> bool:
         """Whether no replica has a request or an answer that has not ended."""
@@ -69,6 +73,13 @@ class Cluster:
 
     def replica_processes(self, deployment: str) -> list[psutil.Process]:
         return self._stack.processes(f"ray::ServeReplica:{APPLICATION}:{deployment}")
+
+    def replica_process(self, deployment: str, replica_id: str) -> psutil.Process:
+        """Told by the log file that each replica keeps open."""
+        for process in self.replica_processes(deployment):
+            if any(replica_id in opened.path for opened in process.open_files()):
+                return process
+        raise AssertionError(f"no process of replica {replica_id}")
 
     def engine_processes(self, path: str) -> list[psutil.Process]:
         """The EngineCore process of each replica of a path."""

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import yaml
 
 START_TIMEOUT_S = 420.0
 STOP_TIMEOUT_S = 150.0
+SERVE = Path(sys.executable).with_name("serve")
 _DIRECT_PORTS = 100
 
 
@@ -44,11 +45,13 @@ class Stack:
 
     Args:
         config: the whole YAML document; its HTTP port is replaced by a free one.
+        command: what runs the document; its path is appended.
 
     Everything it writes lies in `folder`, which `stop` removes.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], command: Sequence[str | Path] = (SERVE, "run")) -> None:
+        self._command = command
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.folder = Path(tempfile.mkdtemp(prefix="kvp-"))  # short: Unix sockets below it have at most 107 characters
@@ -60,10 +63,9 @@ class Stack:
     def start(self) -> None:
         """Start without waiting. `wait_until_ready` is the other half."""
         path = self.write_config(self.config)
-        serve = Path(sys.executable).with_name("serve")
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 - the environment's own command
-                [serve, "run", path],
+                [*self._command, path],
                 env=self._environment(),
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
@@ -83,6 +85,7 @@ class Stack:
         own = {
             "RAY_TMPDIR": str(self.folder),
             "RAY_ADDRESS": "local",
+            "PYTHONPATH": str(Path(__file__).parents[2]),
             "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(self.folder / "haproxy.cfg"),
             "RAY_SERVE_HAPROXY_SOCKET_PATH": str(self.folder / "admin.sock"),
             "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(self.folder / "metrics.sock"),

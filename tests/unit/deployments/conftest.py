@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 
 import pytest
 from starlette.types import ASGIApp
 
 from deployments.private_server import PrivateServer
+from deployments.pulse_subscriber import PulseSubscriber
 from tests.fakes import ServeApp
+from tests.feed_rig import MESSAGES, Replica
 
 
 @pytest.fixture
@@ -39,3 +42,15 @@ def without_lifespan(app: ASGIApp) -> ASGIApp:
             await send({"type": f"lifespan.{phase}.complete"})
 
     return answering
+
+
+@pytest.fixture
+def replica() -> Iterator[Replica]:
+    with closing(Replica()) as running:
+        yield running
+
+
+@pytest.fixture
+def subscriber() -> Iterator[PulseSubscriber]:
+    with closing(PulseSubscriber(MESSAGES)) as running:
+        yield running

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.decisions.classifier import Classification
 from app.errors import InvalidRequestError, TimeoutExceededError, UnavailableError, UpstreamError
-from app.requests import RequestFeatures, RequestPath
+from app.requests import Prompt, RequestFeatures, RequestPath
 from deployments.answers import Dispatch, EngineResponse, Suspects, request_timeout_s
 from deployments.forwarding import EngineConnections
 from deployments.rendering import CHAT, RESPONSES, OpenAIRoute, Rendered
@@ -24,6 +24,7 @@ from tests.fakes import (
     ServeApp,
     breaking_after,
     events,
+    routed,
     silent_after,
     until,
 )
@@ -68,9 +69,10 @@ class Setting:
         self.method, self.suspects, self.client = method, suspects, Client()
         self._dispatch = Dispatch(
             route=route,
-            rendered=Rendered(RequestFeatures(3, 4), {"model": "m"}),
+            rendered=Rendered(RequestFeatures(3, 4), Prompt(3), {"model": "m"}),
             classification=Classification(RequestPath.HOT, "short_prompt_and_output"),
             handle=FakeHandle(method),
+            routed=routed,
             connections=EngineConnections(30),
             suspects=suspects,
             lease_timeout_s=0.2,
@@ -98,6 +100,8 @@ async def test_an_answer_carries_the_decision_in_its_headers(serve_app: ServeApp
         "x-kvpulse-path": "hot",
         "x-kvpulse-reason": "short_prompt_and_output",
         "x-kvpulse-replica": "r0",
+        "x-kvpulse-routing": "fallback",
+        "x-kvpulse-matched-tokens": "0",
         "x-kvpulse-ignored": "priority",
     }
     assert json.loads(scene.client.body) == {"text": "hello"}

@@ -7,16 +7,17 @@ import asyncio
 import pytest
 
 from app.errors import UnavailableError
+from app.state.cluster_view import ClusterView
 from deployments import leases
 from deployments.leases import Lease
-from tests.fakes import FakeCompanion, FakeHandle, FakeMethod, FakeReplica, until
+from tests.fakes import FakeClock, FakeCompanion, FakeHandle, FakeMethod, FakeReplica, routed, until
 
 A = FakeReplica("a", "127.0.0.1:7001", "token-a")
 B = FakeReplica("b")
 
 
 def lease_on(method: FakeMethod, excluded: frozenset[str] = frozenset(), timeout_s: float = 30.0) -> Lease:
-    return Lease(FakeHandle(method), "hot", excluded, timeout_s)  # type: ignore[arg-type]  # a stand-in, or a type that pydantic accepts
+    return Lease(FakeHandle(method), "hot", routed(excluded), timeout_s)  # type: ignore[arg-type]  # a stand-in, or a type that pydantic accepts
 
 
 async def test_a_lease_tells_how_to_reach_its_replica() -> None:
@@ -42,6 +43,53 @@ async def test_without_room_in_time_the_path_is_unavailable() -> None:
             pass
     assert (unavailable.value.code, unavailable.value.retry_after_s) == ("no_ready_engine", 0.01)
     assert method.log == []
+
+
+async def test_a_lease_is_entered_before_the_slot_is_there_and_knows_its_replica() -> None:
+    method = FakeMethod([A])
+    method.may_reserve.clear()
+    async with lease_on(method) as lease:
+        assert (lease.replica_id, lease.address, method.log) == ("a", "127.0.0.1:7001", [])
+        method.may_reserve.set()
+        assert await lease.holds("a")
+        assert method.log == ["reserved a", "companion ended on a"]
+
+
+async def test_a_chosen_replica_that_gives_no_slot_is_told_apart_from_the_one_that_does() -> None:
+    method = FakeMethod([A, B], full={"a"})
+    method.may_reserve.clear()
+    async with lease_on(method) as lease:
+        assert lease.replica_id == "a"
+        method.may_reserve.set()
+        assert not await lease.holds("a")
+        assert (lease.replica_id, lease.decision.replica_id, lease.decision.reason) == ("b", "b", "fallback")
+
+
+@pytest.mark.parametrize("reserved", [True, False], ids=["with its slot", "before its slot"])
+async def test_a_caller_who_leaves_releases_slot_and_debit(reserved: bool) -> None:
+    view = ClusterView(FakeClock(), stale_after_s=1.0)
+    view.keep_only({"a"})
+    method = FakeMethod([A])
+    method.may_reserve.clear()
+    entered = asyncio.Event()
+
+    async def answer() -> None:
+        async with Lease(FakeHandle(method), "hot", routed(view=view), 30.0) as lease:  # type: ignore[arg-type]  # a stand-in
+            entered.set()
+            await lease.holds("a")
+            await asyncio.Event().wait()
+
+    answering = asyncio.create_task(answer())
+    await entered.wait()
+    assert view.standings()[0].pending_prefill_tokens == 10
+    if reserved:
+        method.may_reserve.set()
+        await until(lambda: "reserved a" in method.log)
+    answering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await answering
+    assert view.standings()[0].pending_prefill_tokens == 0
+    assert method.log == (["reserved a", "companion ended on a", "released a"] if reserved else [])
 
 
 async def test_the_slot_is_released_after_the_companion_has_ended() -> None:

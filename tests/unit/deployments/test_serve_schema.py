@@ -117,7 +117,10 @@ def test_a_fixed_number_of_replicas_cannot_stand_beside_autoscaling():
     ("target", "message"),
     [
         ("nowhere:Router", "'nowhere:Router' does not import: No module named 'nowhere'"),
-        ("deployments.request_router:FailoverRoute", "has no 'FailoverRoute'; did you mean 'FailoverRouter'?"),
+        (
+            "deployments.request_router:PrefixCacheAwareRoute",
+            "has no 'PrefixCacheAwareRoute'; did you mean 'FailoverRouter'?",
+        ),
     ],
 )
 def test_a_class_path_that_does_not_import_is_reported(target, message):

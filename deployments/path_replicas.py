@@ -1,0 +1,75 @@
+"""What one ingress knows of the engine replicas of one path, kept up to date by their pulse feeds."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from app.config.schema import RoutingConfig
+from app.decisions.routing import RoutingDecision, RoutingRequest, ScoredReplica, explain, route
+from app.requests import Prompt
+from app.state.chain_hashes import ChainHasher, text_extra
+from app.state.cluster_view import ClusterView
+from app.state.debits import Debit
+from deployments.pulse_messages import FeedEndpoint
+from deployments.pulse_subscriber import PulseSubscriber
+from deployments.routed_request import RoutedRequest
+
+
+class PathReplicas:
+    """The view of one path. `told` is for `ReplicaSets.listen`.
+
+    Args:
+        hashing_key: of the application; engines hash with the same.
+        subscriber: of this process; follows the replicas.
+    """
+
+    def __init__(
+        self, rules: RoutingConfig, hashing_key: bytes, subscriber: PulseSubscriber, rng: random.Random
+    ) -> None:
+        self._rules = rules
+        self._hashing_key = hashing_key
+        self._subscriber = subscriber
+        self._rng = rng
+        self._hasher: ChainHasher | None = None
+        self._followed: frozenset[str] = frozenset()
+        self.view = ClusterView(time.monotonic, stale_after_s=rules.stale_after_s, max_blocks=rules.max_index_blocks)
+
+    def told(self, replicas: Mapping[str, dict[str, Any]]) -> None:
+        """Serve says that these replicas run: unique id -> metadata."""
+        self.view.keep_only(replicas)
+        for gone in self._followed - replicas.keys():
+            self._subscriber.unfollow(gone)
+        for replica_id, metadata in replicas.items():
+            endpoint = FeedEndpoint(**metadata["feed"])
+            if self._hasher is None or self._hasher.block_size != endpoint.block_size:
+                self._hasher = ChainHasher(self._hashing_key, endpoint.block_size)
+            self._subscriber.follow(replica_id, endpoint, self.view)
+        self._followed = frozenset(replicas)
+
+    def request(
+        self, prompt: Prompt, excluded: Collection[str] = (), session_replica: str | None = None
+    ) -> RoutingRequest:
+        """Hashes the prompt by the block size of this path's engines."""
+        hasher = self._hasher
+        hashes = hasher.prompt(prompt.tokens, text_extra(prompt.cache_salt)) if hasher is not None else []
+        block_size = hasher.block_size if hasher is not None else 1
+        return RoutingRequest(prompt.length_tokens, hashes, block_size, excluded, session_replica)
+
+    def routed(self, request: RoutingRequest, answer_tokens: int) -> RoutedRequest:
+        """For `choose_replica`. `answer_tokens` are expected beside the prompt."""
+
+        def debit(decision: RoutingDecision) -> Debit:
+            uncached_tokens = request.prompt_tokens - decision.matched_tokens
+            return self.view.debit(decision.replica_id, uncached_tokens, request.prompt_tokens + answer_tokens)
+
+        return RoutedRequest(
+            lambda: route(request, self.view, self._rules, self._rng), debit, request.excluded, self._rng
+        )
+
+    def explain(self, request: RoutingRequest) -> tuple[list[ScoredReplica], RoutingDecision | None]:
+        """The cost of every replica, cheapest first, and a choice as a request would get it now."""
+        scored = sorted(explain(request, self.view, self._rules), key=lambda replica: replica.cost)
+        return scored, route(request, self.view, self._rules, self._rng)
