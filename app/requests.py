@@ -102,6 +102,11 @@ class RequestFeatures:
     def uncached_tokens(self) -> int:
         return self.prompt_tokens - self.cached_tokens
 
+    @property
+    def least_context_tokens(self) -> int:
+        """The prompt with the answer that was asked for, or with its first token."""
+        return self.prompt_tokens + max(1, self.max_output_tokens or 1)
+
     def expected_output_tokens(self, assumed: int) -> int:
         """Of one sequence.
 

@@ -172,23 +172,29 @@ class Guard:
 
     def admit(self, ask: Ask) -> Admission:
         """Decide, and debit at once what is let in. The caller releases the reservation in its `finally`."""
-        states = self.states()
-        decision = decide(ask, states, self._rules)
+        decision = self.explain(ask)
         if decision.action is Action.REFUSE:
             return Admission(decision)
         engines = self._engines[decision.engines]
         reservation = Reservation(engines, ask.path, ask.priority, ask.features, ask.may_move)
         if decision.action is Action.START:
             engines.start(reservation)
-            return Admission(decision, reservation)
-        wait_s = self._rules.queues.deadline_s if ask.timeout_s is None else ask.timeout_s
-        full = engines.wait(reservation, self._clock() + wait_s)
+        else:
+            wait_s = self._rules.queues.deadline_s if ask.timeout_s is None else ask.timeout_s
+            engines.wait(reservation, self._clock() + wait_s)
+        return Admission(decision, reservation)
+
+    def explain(self, ask: Ask) -> AdmissionDecision:
+        """What `admit` would decide. Nothing is booked."""
+        states = self.states()
+        decision = decide(ask, states, self._rules)
+        if decision.action is not Action.WAIT:
+            return decision
+        full = self._engines[decision.engines].line_refusal(ask.path, ask.features)
         if full is None:
-            return Admission(decision, reservation)
+            return decision
         retry_s = states[decision.engines].retry_after_s
-        return Admission(
-            AdmissionDecision(Action.REFUSE, decision.engines, full, decision.level, retry_after_s=retry_s)
-        )
+        return AdmissionDecision(Action.REFUSE, decision.engines, full, decision.level, retry_after_s=retry_s)
 
     def ready(self) -> list[Reservation]:
         """Those who waited and start now, on `reservation.engines`. Ask after each release and observation."""

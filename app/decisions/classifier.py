@@ -37,7 +37,7 @@ def classify(
     if features.forced_path is not None:
         return _classified(features.forced_path, "forced", features)
     wanted = _wanted(features, rules, session)
-    if _needed_tokens(features) > context_tokens[wanted.path.engines]:
+    if features.least_context_tokens > context_tokens[wanted.path.engines]:
         return _classified(wanted.path.other_engines, "context_of_path", features)
     return wanted
 
@@ -67,7 +67,3 @@ def _shares_enough(features: RequestFeatures, rules: RoutingConfig) -> bool:
 
 def _classified(path: RequestPath, reason: str, features: RequestFeatures) -> Classification:
     return Classification(path, reason, path.priority(features.key_priority))
-
-
-def _needed_tokens(features: RequestFeatures) -> int:
-    return features.prompt_tokens + max(1, features.max_output_tokens or 1)

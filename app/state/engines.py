@@ -184,6 +184,10 @@ class Engines:
         reservation.place = place
         return None
 
+    def line_refusal(self, path: RequestPath, features: RequestFeatures) -> Refusal | None:
+        """What `wait` would return."""
+        return self._line.refusal(path, features.uncached_tokens * features.sequences)
+
     def ready(self) -> list[Reservation]:
         """Start those who wait while there is room; they are returned in order."""
         started: list[Reservation] = []

@@ -51,12 +51,17 @@ class HeavyHitters:
         """
         weight = self._weight()
         self._requests += weight
+        for depth in _depths(hashes):
+            self._add(hashes[depth - 1], weight)
+        return self.frequent_blocks(hashes)
+
+    def frequent_blocks(self, hashes: Sequence[int]) -> int:
+        """What `see` would return, were the prompt not counted."""
+        enough = max(self._rules.min_requests * self._weight(), self._rules.min_share * self._requests)
         frequent = 0
-        enough = max(self._rules.min_requests * weight, self._rules.min_share * self._requests)
-        for depth in _DEPTHS[: bisect_right(_DEPTHS, len(hashes))]:
+        for depth in _depths(hashes):
             key = hashes[depth - 1]
-            self._add(key, weight)
-            if self._counts[key] - self._errors[key] >= enough:
+            if key in self._counts and self._counts[key] - self._errors[key] >= enough:
                 frequent = depth
         return frequent
 
@@ -97,3 +102,7 @@ class HeavyHitters:
         self._errors = {key: error * factor for key, error in self._errors.items()}
         self._smallest = [(count, key) for key, count in self._counts.items()]
         heapq.heapify(self._smallest)
+
+
+def _depths(hashes: Sequence[int]) -> tuple[int, ...]:
+    return _DEPTHS[: bisect_right(_DEPTHS, len(hashes))]

@@ -50,17 +50,24 @@ class WaitingLine(Generic[T]):
             tokens: prompt tokens still to compute. A request longer than the bound may wait as the only one.
             deadline_s: on the same clock as `now_s`; after it the place is given up (`expire`).
         """
-        bounds = self._rules.bounds(path)
-        if self._requests[path] >= bounds.max_requests:
-            return Refusal.QUEUE_FULL
-        if self._requests[path] and self._tokens[path] + tokens > bounds.max_tokens:
-            return Refusal.QUEUE_TOKENS_FULL
+        refusal = self.refusal(path, tokens)
+        if refusal is not None:
+            return refusal
         self._taken += 1
         place = Place(priority + self._ageing_per_s * now_s, self._taken, item, path, tokens, deadline_s)
         insort(self._places, place)
         self._requests[path] += 1
         self._tokens[path] += tokens
         return place
+
+    def refusal(self, path: RequestPath, tokens: int) -> Refusal | None:
+        """Which bound forbids a place now, or None."""
+        bounds = self._rules.bounds(path)
+        if self._requests[path] >= bounds.max_requests:
+            return Refusal.QUEUE_FULL
+        if self._requests[path] and self._tokens[path] + tokens > bounds.max_tokens:
+            return Refusal.QUEUE_TOKENS_FULL
+        return None
 
     def next(self, now_s: float) -> T | None:
         """Take the most urgent request that is not past its deadline out of the line."""
