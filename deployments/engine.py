@@ -66,7 +66,7 @@ class EngineReplica:
             **spec.engine_arguments, kv_events_config=KVEventsConfig(**self._events.config_fields())
         )
         statistics = StepStatistics()
-        self._engine = AsyncLLM.from_engine_args(engine_args, stat_loggers=[statistics])
+        self._engine = AsyncLLM.from_engine_args(engine_args, stat_loggers=[statistics])  # type: ignore[list-item]  # called as the factory it is
         note_sequences(self._engine.output_processor)
         self._feed = _start_feed(self._engine, self._events, statistics)
         arguments = openai_arguments(engine_args, spec.frontend_arguments)

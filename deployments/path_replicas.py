@@ -11,8 +11,7 @@ from app.config.schema import RoutingConfig
 from app.decisions.routing import RoutingDecision, RoutingRequest, ScoredReplica, explain, route
 from app.requests import Prompt
 from app.state.chain_hashes import ChainHasher, text_extra
-from app.state.cluster_view import ClusterView
-from app.state.debits import Debit
+from app.state.cluster_view import ClusterView, InFlight
 from app.state.pressure import ReplicaReading
 from deployments.pulse_messages import FeedEndpoint
 from deployments.pulse_subscriber import PulseSubscriber
@@ -87,9 +86,10 @@ class PathReplicas:
     def routed(self, request: RoutingRequest, answer_tokens: int) -> RoutedRequest:
         """For `choose_replica`. `answer_tokens` are expected beside the prompt."""
 
-        def debit(decision: RoutingDecision) -> Debit:
+        def debit(decision: RoutingDecision) -> InFlight:
             uncached_tokens = request.prompt_tokens - decision.matched_tokens
-            return self.view.debit(decision.replica_id, uncached_tokens, request.prompt_tokens + answer_tokens)
+            context_tokens = request.prompt_tokens + answer_tokens
+            return self.view.debit(decision.replica_id, uncached_tokens, context_tokens, request.hashes)
 
         return RoutedRequest(
             lambda: route(request, self.view, self._rules, self._rng), debit, request.excluded, self._rng

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from app.decisions.routing import RoutingDecision, RoutingReason
-from app.state.debits import Debit
+from app.state.cluster_view import InFlight
 
 logger = logging.getLogger("ray.serve")
 
@@ -27,7 +27,7 @@ class RoutedRequest:
     def __init__(
         self,
         decide: Callable[[], RoutingDecision | None],
-        debit: Callable[[RoutingDecision], Debit],
+        debit: Callable[[RoutingDecision], InFlight],
         excluded: Collection[str],
         rng: random.Random,
     ) -> None:
@@ -36,7 +36,7 @@ class RoutedRequest:
         self._decide = decide
         self._make_debit = debit
         self._rng = rng
-        self._debit: Debit | None = None
+        self._debit: InFlight | None = None
         self._ended = False
         self._loop = asyncio.get_running_loop()
         self._early: asyncio.Future[tuple[str, dict[str, Any]]] = self._loop.create_future()

@@ -12,17 +12,13 @@ from app.errors import (
     MethodNotAllowedError,
     NotFoundError,
     OverloadedError,
-    QuotaExceededError,
     TimeoutExceededError,
     UnavailableError,
     UpstreamError,
 )
 
-QUOTA = QuotaExceededError(
-    "m",
-    code="tokens_per_minute",
-    retry_after_s=2.5,
-    allowance_headers={"x-ratelimit-limit-tokens": "1000", "x-ratelimit-remaining-tokens": "0"},
+QUOTA = OverloadedError("m", code="tokens_per_minute", retry_after_s=2.5).tell(
+    {"x-ratelimit-limit-tokens": "1000", "x-ratelimit-remaining-tokens": "0"}
 )
 
 
