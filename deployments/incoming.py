@@ -59,10 +59,8 @@ class Intake:
         self._key_ring = key_ring
         self._served_names = served_names
         # Without keys every client on this machine is this one.
-        self._anonymous = Client(
-            "anonymous",
-            frozenset((*config.auth.engine_fields, *(("path",) if config.routing.allow_forced_path else ()))),
-        )
+        may_force = ("path",) if config.routing.allow_forced_path else ()
+        self._anonymous = Client("anonymous", frozenset((*config.auth.engine_fields, *may_force)))
 
     def authenticate(self, request: Request) -> Client:
         """Who sends it. Raises AuthenticationError."""

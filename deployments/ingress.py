@@ -195,7 +195,7 @@ class Ingress:
         triaged = self._triage.take(rendered, client, asked.session_label)
         admitted = self._gate.admit(triaged, client, asked.timeout_s, asked.told)
         # From here to the response's own first step nothing is awaited: it closes what was admitted.
-        return EngineResponse(self._dispatch(route, rendered, admitted, asked.timeout_s))
+        return EngineResponse(self._dispatch(route, rendered, admitted, asked))
 
     async def _render(self, route: OpenAIRoute, asked: Incoming) -> Rendered:
         rendered = await self._renderer.render(route, asked.body, asked.forced_path)
@@ -204,9 +204,7 @@ class Ingress:
             raise InvalidRequestError(f"prompts times `n` is above {most} (limits.max_sequences)", param="n")
         return rendered
 
-    def _dispatch(
-        self, route: OpenAIRoute, rendered: Rendered, admitted: Admitted, timeout_s: float | None
-    ) -> Dispatch:
+    def _dispatch(self, route: OpenAIRoute, rendered: Rendered, admitted: Admitted, asked: Incoming) -> Dispatch:
         triaged, cap = admitted.triaged, admitted.decision.output_cap_tokens
 
         def body(engines: RequestPath) -> dict[str, Any]:
@@ -220,4 +218,4 @@ class Ingress:
             routed = replicas.routed(msgspec.structs.replace(request, excluded=excluded), answer_tokens)
             return Lease(self._engines[engines], engines, routed, self._config.limits.lease_timeout_s)
 
-        return Dispatch(route, admitted, body, lease, self._connections, self._suspects, timeout_s)
+        return Dispatch(route, admitted, body, lease, self._connections, self._suspects, asked.timeout_s)

@@ -53,10 +53,8 @@ class Rendered:
         if priority is not None and body.get("priority") is None:
             body = {**body, "priority": priority}
         if output_cap_tokens is not None:
-            limit_field = next(
-                (name for name in route.limit_fields if body.get(name) is not None), route.limit_fields[0]
-            )
-            body = {**body, limit_field: output_cap_tokens}
+            given = [name for name in route.limit_fields if body.get(name) is not None]
+            body = {**body, (given or route.limit_fields)[0]: output_cap_tokens}
             if (body.get("min_tokens") or 0) > output_cap_tokens:
                 body["min_tokens"] = output_cap_tokens
         return body
