@@ -73,3 +73,8 @@ def test_a_spent_quota_tells_when_to_return_and_what_is_left() -> None:
         "x-ratelimit-limit-tokens": "1000",
         "x-ratelimit-remaining-tokens": "0",
     }
+
+
+def test_an_error_tells_what_had_been_decided_beside_its_own_headers() -> None:
+    error = AuthenticationError("who?", retry_after_s=1).tell({"a": "1"}).tell({"b": "2"})
+    assert error.headers() == {"a": "1", "b": "2", "retry-after": "1", "www-authenticate": "Bearer"}

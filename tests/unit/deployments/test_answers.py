@@ -426,3 +426,28 @@ async def test_only_what_engines_did_wrong_speaks_against_them(
         await scene.answer()
     await scene.released()
     assert scene.door.guard.states()[HOT].fail is fails
+
+
+@pytest.mark.parametrize(
+    ("kind", "route", "level"),
+    [
+        ("text/event-stream", CHAT, "refuse_long"),
+        ("application/json", CHAT, "normal"),
+        ("text/event-stream", RESPONSES, "normal"),
+    ],
+    ids=["a stream", "a whole answer", "a stream of responses"],
+)
+async def test_a_first_token_tells_how_fast_prompts_are_taken_in(
+    serve_app: ServeApp, kind: str, route: OpenAIRoute, level: str
+) -> None:
+    """A whole answer comes with its last token, and a stream of responses begins before there is any."""
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        scene.door.clock.advance(1.0)
+        await events("1", kind=kind)(scope, receive, send)
+
+    scene = await setting(serve_app, slow, route=route)
+    await scene.answer(scene.admit(prompt=900))
+    scene.door.report(HOT, queued_prefill_tokens=36_000)
+    scene.door.gate.tick()
+    assert scene.door.guard.states()[HOT].level.name.lower() == level

@@ -152,3 +152,10 @@ async def test_a_companion_that_does_not_end_is_cancelled(monkeypatch: pytest.Mo
         pass
     assert companions[0].ended.cancelled()
     assert method.log[-1] == "released a"
+
+
+async def test_a_lease_that_has_ended_knows_what_the_companion_told() -> None:
+    method = FakeMethod([A], lambda _, companion: companion.ended.set_result(42))
+    async with lease_on(method) as lease:
+        assert lease.used_tokens is None
+    assert lease.used_tokens == 42

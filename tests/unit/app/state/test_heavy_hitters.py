@@ -121,3 +121,13 @@ def test_nothing_is_called_frequent_that_came_too_rarely(keys: list[int], capaci
         if capacity > 30:
             assert bool(frequent) == (exact[key] >= 5)
     assert len(hitters) <= capacity
+
+
+def test_asking_what_is_frequent_counts_nothing() -> None:
+    hitters = HeavyHitters(RULES, FakeClock())
+    stream = prompts(shared=64, length=100)
+    for _ in range(19):
+        hitters.see(next(stream))
+    for _ in range(50):
+        assert hitters.frequent_blocks(next(stream)) == 0
+    assert hitters.see(next(stream)) == hitters.frequent_blocks(next(stream)) == 64
