@@ -44,7 +44,7 @@ ROUTES = (CHAT, COMPLETIONS, RESPONSES)
 http = openai_shaped_app()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EnginesSpec:
     """What the ingress needs to know of one path's engines.
 

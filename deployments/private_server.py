@@ -147,7 +147,9 @@ class PrivateServer:
     """A uvicorn server on a port that the system chooses, running in the caller's event loop."""
 
     def __init__(self, app: ASGIApp, host: str) -> None:
-        self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        # With its protocol named: asyncio turns Nagle's delay off for such sockets only.
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.bind((host, 0))
         config = uvicorn.Config(
             app,
