@@ -16,7 +16,14 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.errors import ApiError, InvalidRequestError, NotFoundError, TimeoutExceededError, UpstreamError
+from app.errors import (
+    ApiError,
+    InvalidRequestError,
+    NotFoundError,
+    TimeoutExceededError,
+    UnavailableError,
+    UpstreamError,
+)
 from app.requests import Outcome, RequestPath
 from deployments.admitted import Admitted, log_request
 from deployments.engine_errors import EngineLostError, StreamBrokenError
@@ -81,7 +88,7 @@ class EngineResponse(Response):
         self._dispatch = dispatch
         self._admitted = dispatch.admitted
         self._started = False
-        self._broken = False
+        self._lost_engine = False
         self._lease: Lease | None = None
         self._error: ApiError | None = None  # what ended the answer before its time
 
@@ -152,7 +159,10 @@ class EngineResponse(Response):
         )
 
     def _outcome(self, cancelled: bool, failure: BaseException | None) -> Outcome:
-        if self._broken or isinstance(failure, UpstreamError):
+        """A stream that broke is no failure of the path's engines: one dead replica may break a hundred at once, and
+        whether the others live is seen by the requests that come next.
+        """
+        if isinstance(failure, UpstreamError) or (self._lost_engine and isinstance(failure, UnavailableError)):
             return Outcome.ENGINE_FAILED
         if isinstance(failure, InvalidRequestError | NotFoundError):
             return Outcome.CLIENT_ERROR
@@ -171,6 +181,7 @@ class EngineResponse(Response):
                     return
             except EngineLostError as error:
                 lost = error
+                self._lost_engine = True
                 failed.add(lease.replica_id)
                 if error.suspect:
                     self._dispatch.suspects.add(lease.replica_id)
@@ -213,7 +224,6 @@ class EngineResponse(Response):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except StreamBrokenError as error:
             logger.warning("a stream broke: %s", error)
-            self._broken = True
             self._error = UpstreamError("the engine went away in the middle of this answer; send the request again")
             await send({"type": "http.response.body", "body": self._error_event(self._error), "more_body": True})
         await send({"type": "http.response.body", "body": b""})

@@ -410,19 +410,22 @@ async def test_a_key_pays_nothing_where_engines_failed(serve_app: ServeApp) -> N
 
 
 @pytest.mark.parametrize(
-    ("engine", "fails"),
+    ("engines", "fails"),
     [
-        (JSONResponse({"text": "hello"}), False),
-        (JSONResponse({"error": {"message": "no"}}, 400), False),
-        (breaking_after(b"data: 1\n\n", kind="text/event-stream"), True),
+        ([JSONResponse({"text": "hello"})], False),
+        ([JSONResponse({"error": {"message": "no"}}, 400)], False),
+        ([DEAD, JSONResponse({"text": "hello"})], False),
+        ([breaking_after(b"data: 1\n\n", kind="text/event-stream")], False),
+        ([DEAD, DEAD], True),
+        ([DEAD], True),
     ],
-    ids=["answered", "refused", "broken stream"],
+    ids=["answered", "refused", "answered by another", "broken stream", "two lost", "the only one lost"],
 )
-async def test_only_what_engines_did_wrong_speaks_against_them(
-    serve_app: ServeApp, engine: ASGIApp, fails: bool
+async def test_the_path_fails_when_no_replica_begins_to_answer(
+    serve_app: ServeApp, engines: list[ASGIApp], fails: bool
 ) -> None:
-    scene = await setting(serve_app, engine)
-    with contextlib.suppress(InvalidRequestError):
+    scene = await setting(serve_app, *engines)
+    with contextlib.suppress(ApiError):
         await scene.answer()
     await scene.released()
     assert scene.door.guard.states()[HOT].fail is fails
