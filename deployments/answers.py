@@ -101,7 +101,7 @@ class EngineResponse(Response):
 
     async def _answer_or_end(self, receive: Receive, send: Send) -> None:
         answering = asyncio.create_task(self._answer(send))
-        answering.add_done_callback(self._close_books)  # not a `finally`: a task may be cancelled before it begins
+        answering.add_done_callback(self._close_books)  # however it ends, after its lease
         leaving = asyncio.create_task(_client_gone(receive))
         self._admitted.on_abort = partial(self._abort, answering)
         try:

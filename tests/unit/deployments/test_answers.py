@@ -328,7 +328,7 @@ async def test_a_client_that_leaves_the_line_takes_nothing_along(serve_app: Serv
 async def test_a_server_that_gives_up_before_the_answer_has_begun_leaves_nothing_booked(serve_app: ServeApp) -> None:
     scene = await setting(serve_app, JSONResponse({}))
     answering = asyncio.create_task(scene.answer())
-    await asyncio.sleep(0)  # it has been asked for, and its own task has not run yet
+    await asyncio.sleep(0)
     answering.cancel()
     with pytest.raises(asyncio.CancelledError):
         await answering

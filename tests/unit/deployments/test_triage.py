@@ -102,9 +102,9 @@ def test_what_is_forced_or_fits_one_context_only_may_not_move(scene: Scene) -> N
 
 
 def test_looking_leaves_no_trace(scene: Scene) -> None:
-    prompt = list(range(1000))
-    for _ in range(10):
-        looked = scene.triage.look(rendered(prompt), CLIENT, "s").found
+    shared = list(range(512))
+    for n in range(10):
+        looked = scene.triage.look(rendered(shared + [n] * 100), CLIENT, "s").found
         assert looked.reason == "long_prompt"
     assert scene.take([1] * 10, label="s").found.path is HOT
 
