@@ -7,6 +7,7 @@ ApiError
 |-- MethodNotAllowedError   405
 |-- BodyTooLargeError       413
 |-- TimeoutExceededError    408  the request's own deadline passed
+|-- OverloadedError         429  a quota is spent, or the engines are pressed; carries Retry-After
 |-- UpstreamError           502  the engine broke while answering
 `-- UnavailableError        503  no engine can take the request now; carries Retry-After
 """
@@ -14,7 +15,8 @@ ApiError
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 
 class ApiError(Exception):
@@ -39,6 +41,12 @@ class ApiError(Exception):
         self.param = param
         self.code = code or self.default_code
         self.retry_after_s = retry_after_s
+        self._told: dict[str, str] = {}
+
+    def tell(self, headers: Mapping[str, str]) -> Self:
+        """Answer with these headers too: what had been decided, what a key has left."""
+        self._told |= headers
+        return self
 
     def body(self) -> dict[str, Any]:
         """OpenAI's error object (https://platform.openai.com/docs/guides/error-codes)."""
@@ -47,8 +55,8 @@ class ApiError(Exception):
 
     def headers(self) -> dict[str, str]:
         if self.retry_after_s is None:
-            return {}
-        return {"retry-after": str(max(1, math.ceil(self.retry_after_s)))}
+            return dict(self._told)
+        return {**self._told, "retry-after": str(max(1, math.ceil(self.retry_after_s)))}
 
 
 class InvalidRequestError(ApiError):
@@ -93,6 +101,14 @@ class TimeoutExceededError(ApiError):
     status = 408
     error_type = "timeout_error"
     default_code = "timeout"
+
+
+class OverloadedError(ApiError):
+    """`code` is the `Refusal` of the decision, unchanged."""
+
+    status = 429
+    error_type = "rate_limit_error"
+    default_code = "rate_limit_exceeded"
 
 
 class UpstreamError(ApiError):

@@ -7,6 +7,7 @@ import ipaddress
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,7 @@ def _as_dict(effective: EffectiveConfig) -> dict[str, Any]:
         "model": {"path": effective.model_path, **dataclasses.asdict(effective.model)},
         "paths": {name: dataclasses.asdict(path) for name, path in effective.paths.items()},
         "resources": {name: dataclasses.asdict(needs) for name, needs in effective.resources.items()},
+        "admission": effective.config.admission.model_dump(),
         "advice": [dataclasses.asdict(advice) for advice in effective.advice],
     }
 
@@ -117,6 +119,18 @@ def _print_tables(effective: EffectiveConfig, console: Console) -> None:
         console.print(table)
     for name in effective.paths:
         console.print(_path_table(effective, name))
+    table = Table(title="admission", title_justify="left", show_header=False)
+    for key, value in _flat(effective.config.admission.model_dump()):
+        table.add_row(key, f"{value:,}")
+    console.print(table)
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _path_table(effective: EffectiveConfig, name: str) -> Table:

@@ -1,4 +1,4 @@
-"""The answer to one generating request, as an ASGI response: lease, forward, retry once, release."""
+"""The answer to one admitted request, as an ASGI response: wait, lease, forward, retry once, release."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -15,20 +16,26 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.decisions.classifier import Classification
-from app.errors import ApiError, TimeoutExceededError, UpstreamError
+from app.errors import (
+    ApiError,
+    InvalidRequestError,
+    NotFoundError,
+    TimeoutExceededError,
+    UnavailableError,
+    UpstreamError,
+)
+from app.requests import Outcome, RequestPath
+from deployments.admitted import Admitted, log_request
 from deployments.engine_errors import EngineLostError, StreamBrokenError
 from deployments.forwarding import EngineAnswer, EngineConnections
+from deployments.incoming import TIMEOUT_HEADER
 from deployments.leases import Lease
-from deployments.rendering import RESPONSES, OpenAIRoute, Rendered
-from deployments.routed_request import RoutedRequest
+from deployments.refusals import no_room_in_time
+from deployments.rendering import RESPONSES, OpenAIRoute
 
 logger = logging.getLogger("ray.serve")
 
 ATTEMPTS = 2
-TIMEOUT_HEADER = "x-request-timeout-seconds"
-# Serve heeds the same header and would answer in plain text: this ends the request just before it does.
-BEFORE_SERVE_S = 0.25
 
 
 class Suspects:
@@ -58,28 +65,19 @@ class Dispatch:
     """Everything that answering one request needs.
 
     Args:
-        routed: one attempt at a replica, given the unique ids of those to avoid.
+        admitted: closed when the answer has ended, however it did.
+        body: for these engines.
+        lease: one attempt at a replica of these engines, given the unique ids of those to avoid.
+        timeout_s: the client's own deadline.
     """
 
     route: OpenAIRoute
-    rendered: Rendered
-    classification: Classification
-    handle: Any
-    routed: Callable[[frozenset[str]], RoutedRequest]
+    admitted: Admitted
+    body: Callable[[RequestPath], dict[str, Any]]
+    lease: Callable[[RequestPath, frozenset[str]], Lease]
     connections: EngineConnections
     suspects: Suspects
-    lease_timeout_s: float
     timeout_s: float | None
-    headers: dict[str, str]
-
-
-def request_timeout_s(header: str | None) -> float | None:
-    """The client's deadline from `x-request-timeout-seconds`. Like Serve: none, or not above 0, is no deadline."""
-    try:
-        wished = float(header) if header is not None else 0.0
-    except ValueError:
-        return None
-    return max(wished - BEFORE_SERVE_S, wished / 2) if 0 < wished < float("inf") else None
 
 
 class EngineResponse(Response):
@@ -88,45 +86,102 @@ class EngineResponse(Response):
     def __init__(self, dispatch: Dispatch) -> None:
         self.background = None
         self._dispatch = dispatch
+        self._admitted = dispatch.admitted
         self._started = False
-        self._body = msgspec.json.encode(dispatch.rendered.body)
+        self._lost_engine = False
+        self._lease: Lease | None = None
+        self._error: ApiError | None = None  # what ended the answer before its time
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._answer_or_end(receive, send)
+        except ApiError as error:
+            error.tell(self._admitted.headers())
+            raise
+
+    async def _answer_or_end(self, receive: Receive, send: Send) -> None:
         answering = asyncio.create_task(self._answer(send))
+        answering.add_done_callback(self._close_books)  # however it ends, after its lease
         leaving = asyncio.create_task(_client_gone(receive))
+        self._admitted.on_abort = partial(self._abort, answering)
         try:
             done, _ = await asyncio.wait(
                 (answering, leaving), timeout=self._dispatch.timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
+            if not done:
+                self._abort(answering, self._timed_out())
         finally:
             leaving.cancel()
-            # Harmless when it has ended. Its lease is released by a task that this does not reach.
-            cancelled = answering.cancel()
-        if not cancelled:
-            answering.result()
-        elif not done:
+            # Nobody waits for it. Its lease is released by a task that this does not reach.
+            abandoned = self._error is None and answering.cancel()
+        if abandoned:
+            return
+        if not answering.done():
             await asyncio.wait((answering,))
-            await self._time_out(send)
+        if not answering.cancelled():
+            answering.result()
+        elif self._error is not None:
+            await self._end_early(self._error, send)
 
-    async def _time_out(self, send: Send) -> None:
-        error = TimeoutExceededError(f"no complete answer within the request's own {TIMEOUT_HEADER}")
+    def _abort(self, answering: asyncio.Task[None], error: ApiError) -> None:
+        if self._error is None and answering.cancel():
+            self._error = error
+
+    def _timed_out(self) -> TimeoutExceededError:
+        if not self._admitted.started:
+            return no_room_in_time()
+        return TimeoutExceededError(f"no complete answer within the request's own {TIMEOUT_HEADER}")
+
+    async def _end_early(self, error: ApiError, send: Send) -> None:
         if not self._started:
             raise error
         await send({"type": "http.response.body", "body": self._error_event(error), "more_body": False})
 
+    def _close_books(self, answering: asyncio.Task[None]) -> None:
+        """The one place where whatever the request held is given back."""
+        failure = None if answering.cancelled() else answering.exception()
+        error = failure if isinstance(failure, ApiError) else self._error
+        outcome = self._outcome(answering.cancelled(), failure)
+        used_tokens = None if self._lease is None else self._lease.used_tokens
+        # Of what an engine failed to begin, the key pays nothing.
+        served = self._started or (used_tokens is not None and outcome is not Outcome.ENGINE_FAILED)
+        self._admitted.close(outcome, used_tokens, served, error)
+        decision = None if self._lease is None else self._lease.decision
+        log_request(
+            self._admitted.triaged.found,
+            outcome=outcome if error is None else str(error.code),
+            engines=self._admitted.engines,
+            replica="-" if self._lease is None else self._lease.replica_id,
+            routing="-" if decision is None else decision.reason,
+            matched_tokens=0 if decision is None else decision.matched_tokens,
+            waited_ms=self._admitted.waited_ms,
+            used_tokens=used_tokens,
+        )
+
+    def _outcome(self, cancelled: bool, failure: BaseException | None) -> Outcome:
+        """A stream that broke is no failure of the path's engines: one dead replica may break a hundred at once, and
+        whether the others live is seen by the requests that come next.
+        """
+        if isinstance(failure, UpstreamError) or (self._lost_engine and isinstance(failure, UnavailableError)):
+            return Outcome.ENGINE_FAILED
+        if isinstance(failure, InvalidRequestError | NotFoundError):
+            return Outcome.CLIENT_ERROR
+        return Outcome.CANCELLED if cancelled or failure is not None else Outcome.ANSWERED
+
     async def _answer(self, send: Send) -> None:
+        engines = await self._admitted.slot()
+        self._body = msgspec.json.encode(self._dispatch.body(engines))
         failed: set[str] = set()
         lost: EngineLostError | None = None
         for _ in range(ATTEMPTS):
-            routed = self._dispatch.routed(frozenset(failed | self._dispatch.suspects.current()))
-            path = self._dispatch.classification.path
-            lease = Lease(self._dispatch.handle, path, routed, self._dispatch.lease_timeout_s)
+            lease = self._lease = self._dispatch.lease(engines, frozenset(failed | self._dispatch.suspects.current()))
             try:
                 async with lease:
                     await self._forward(lease, send)
                     return
             except EngineLostError as error:
                 lost = error
+                self._lost_engine = True
                 failed.add(lease.replica_id)
                 if error.suspect:
                     self._dispatch.suspects.add(lease.replica_id)
@@ -137,6 +192,8 @@ class EngineResponse(Response):
         response, answer = await self._open(lease)
         try:
             self._started = True
+            if answer.streamed and self._dispatch.route != RESPONSES:  # whose first events come before the first token
+                self._admitted.first_token()
             await send(self._start(lease, answer))
             await self._send_chunks(answer, send)
         finally:
@@ -167,21 +224,19 @@ class EngineResponse(Response):
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         except StreamBrokenError as error:
             logger.warning("a stream broke: %s", error)
-            gone = UpstreamError("the engine went away in the middle of this answer; send the request again")
-            await send({"type": "http.response.body", "body": self._error_event(gone), "more_body": True})
+            self._error = UpstreamError("the engine went away in the middle of this answer; send the request again")
+            await send({"type": "http.response.body", "body": self._error_event(self._error), "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
     def _start(self, lease: Lease, answer: EngineAnswer) -> dict[str, Any]:
         headers = {
             "content-type": answer.content_type,
-            "x-kvpulse-path": self._dispatch.classification.path,
-            "x-kvpulse-reason": self._dispatch.classification.reason,
             "x-kvpulse-replica": lease.replica_id,
             "x-kvpulse-routing": lease.decision.reason,
             "x-kvpulse-matched-tokens": str(lease.decision.matched_tokens),
-            **self._dispatch.headers,
+            **self._admitted.headers(),
         }
-        if answer.content_type.startswith("text/event-stream"):
+        if answer.streamed:
             headers["cache-control"] = "no-cache"
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         return {"type": "http.response.start", "status": answer.status, "headers": raw}

@@ -11,6 +11,7 @@ import yaml
 from ray import serve
 from ray.serve import Application
 
+from app.config.defaults import ResolvedPath
 from app.config.keys import KeyRing
 from app.config.schema import AppConfig, ModelConfig, PathConfig, ReplicaRange
 from app.errors import ConfigError
@@ -19,11 +20,12 @@ from deployments import model_store
 from deployments.effective import EffectiveConfig, effective_config
 from deployments.engine import EngineReplica, EngineSpec
 from deployments.engine_options import engine_arguments
-from deployments.ingress import Ingress, IngressSpec
+from deployments.ingress import EnginesSpec, Ingress, IngressSpec
 
 logger = logging.getLogger("ray.serve")
 
 DEPLOYMENT_NAMES = {RequestPath.HOT: "HotEngine", RequestPath.COLD: "ColdEngine"}
+MLA_BLOCK_SIZE = 64  # of most MLA kernels, which leave no choice
 
 
 def build_app(config: AppConfig) -> Application:
@@ -37,14 +39,14 @@ def build_app(config: AppConfig) -> Application:
     for advice in effective.advice:
         logger.warning("%s: %s %s", advice.name, advice.why, advice.remedy)
     arguments = {path: engine_arguments(effective.paths[path], config.model, model_path) for path in DEPLOYMENT_NAMES}
-    context_tokens = {path: int(effective.paths[path].value("max_model_len")) for path in DEPLOYMENT_NAMES}
     engines = {path: _engine_deployment(path, effective, arguments[path]) for path in DEPLOYMENT_NAMES}
-    longest = max(DEPLOYMENT_NAMES, key=lambda path: context_tokens[path])
+    specs = {path: _engines_spec(effective.paths[path]) for path in DEPLOYMENT_NAMES}
+    longest = max(DEPLOYMENT_NAMES, key=lambda path: specs[path].context_tokens)
     spec = IngressSpec(
         config=config,
         engine_arguments=arguments[longest],
         frontend_arguments=frontend_arguments(config.model),
-        context_tokens=context_tokens,
+        engines=specs,
         key_ring=_key_ring(config),
     )
     ingress = serve.deployment(
@@ -57,6 +59,15 @@ def build_app(config: AppConfig) -> Application:
         ray_actor_options={"num_cpus": 0.1},
     )(Ingress)
     return ingress.bind(spec, engines[RequestPath.HOT], engines[RequestPath.COLD])
+
+
+def _engines_spec(path: ResolvedPath) -> EnginesSpec:
+    return EnginesSpec(
+        context_tokens=int(path.value("max_model_len")),
+        block_size=int(path.value("block_size") or MLA_BLOCK_SIZE),
+        slots_per_replica=path.max_ongoing_requests,
+        heeds_priority=path.value("scheduling_policy") == "priority",
+    )
 
 
 def frontend_arguments(model: ModelConfig) -> dict[str, Any]:

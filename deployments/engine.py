@@ -16,6 +16,7 @@ from ray import serve
 from app.state.block_ledger import BlockLedger
 from app.state.chain_hashes import ChainHasher
 from app.state.prefill_progress import PrefillProgress
+from deployments.answer_usage import note_sequences
 from deployments.application_secret import RayStore, feed_keys
 from deployments.engine_events import EventEndpoints
 from deployments.engine_load import EngineLoad, StepStatistics, keep_cache_salts
@@ -69,6 +70,7 @@ class EngineReplica:
         )
         statistics = StepStatistics()
         self._engine = AsyncLLM.from_engine_args(engine_args, stat_loggers=[statistics])  # type: ignore[list-item]  # called as the factory it is
+        note_sequences(self._engine.output_processor)
         self._feed = _start_feed(self._engine, self._events, statistics)
         arguments = openai_arguments(engine_args, spec.frontend_arguments)
         tasks = await self._engine.get_supported_tasks()
@@ -88,9 +90,11 @@ class EngineReplica:
         """What the ingress needs to reach and to follow this replica. Travels inside the cluster only."""
         return {"address": self._server.address, "token": self._token, "feed": asdict(self._feed.endpoint)}
 
-    async def attend(self, lease_id: str) -> None:
-        """The companion of one HTTP answer: runs exactly as long, so that Serve's counts, limits and drain are true."""
-        await self._answers.attend(lease_id)
+    async def attend(self, lease_id: str) -> int | None:
+        """The companion of one HTTP answer: runs exactly as long, so that Serve's counts, limits and drain are true.
+        Returns the tokens that the answer cost.
+        """
+        return await self._answers.attend(lease_id)
 
     async def reset_prefix_cache(self) -> bool:
         """Forget every cached prefix. False, and nothing is forgotten, while a request uses the cache."""

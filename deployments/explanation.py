@@ -1,4 +1,4 @@
-"""The body of `/v1/explain`: features, path, what each replica would cost, and the choice."""
+"""The body of `/v1/explain`: features, path, admission, what each replica would cost, and the choice."""
 
 from __future__ import annotations
 
@@ -6,27 +6,35 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
-from app.decisions.classifier import Classification
 from app.decisions.routing import RoutingDecision, ScoredReplica
-from deployments.rendering import Rendered
+from app.requests import Refusal
+from app.state.engines import EnginesState
+from deployments.gate import Verdict
+from deployments.triage import Triaged
 
 
 def explanation(
-    rendered: Rendered,
-    classification: Classification,
-    scored: Sequence[ScoredReplica],
-    decision: RoutingDecision | None,
+    triaged: Triaged, verdict: Verdict, scored: Sequence[ScoredReplica], decision: RoutingDecision | None
 ) -> dict[str, Any]:
     """No text of the request is in it."""
+    features = triaged.features
     return {
         "features": {
-            "prompt_tokens": rendered.features.prompt_tokens,
-            "max_output_tokens": rendered.features.max_output_tokens,
-            "sequences": rendered.features.sequences,
-            "forced_path": rendered.features.forced_path,
+            "prompt_tokens": features.prompt_tokens,
+            "max_output_tokens": features.max_output_tokens,
+            "sequences": features.sequences,
+            "forced_path": features.forced_path,
+            "cached_tokens": features.cached_tokens,
+            "heavy_prefix_tokens": features.heavy_prefix_tokens,
         },
-        "path": classification.path,
-        "reason": classification.reason,
+        "path": triaged.found.path,
+        "reason": triaged.found.reason,
+        "priority": triaged.found.priority,
+        "admission": _admission(verdict),
+        "engines": {engines: _state(state) for engines, state in verdict.states.items()},
+        "refusals": [
+            {"path": path, "reason": reason, "count": count} for (path, reason), count in verdict.refusals.items()
+        ],
         "replicas": [_replica(replica) for replica in scored],
         "choice": None
         if decision is None
@@ -36,6 +44,33 @@ def explanation(
             "matched_tokens": decision.matched_tokens,
             "cost_tokens": round(decision.cost, 1),
         },
+    }
+
+
+def _admission(verdict: Verdict) -> dict[str, Any]:
+    """A spent quota refuses before anything else does."""
+    quota, decision = verdict.quota, verdict.decision
+    reason = quota.reason or decision.reason
+    return {
+        "action": "refuse" if isinstance(reason, Refusal) else decision.action,
+        "reason": reason,
+        "engines": decision.engines,
+        "level": decision.level.name.lower(),
+        "output_cap_tokens": decision.output_cap_tokens,
+        "retry_after_s": decision.retry_after_s if quota.reason is None else quota.retry_after_s,
+    }
+
+
+def _state(state: EnginesState) -> dict[str, Any]:
+    return {
+        "level": state.level.name.lower(),
+        "signal": state.signal,
+        "takes_requests": state.takes_requests,
+        "crowded": state.crowded,
+        "slots": state.slots,
+        "used_slots": state.used_slots,
+        "waiting": state.waiting,
+        "lent": {path: count for path, count in state.lent.items() if count},
     }
 
 

@@ -26,6 +26,10 @@ class EngineAnswer:
     content_type: str
     chunks: AsyncIterator[bytes]
 
+    @property
+    def streamed(self) -> bool:
+        return self.content_type.startswith("text/event-stream")
+
 
 class EngineConnections:
     """Pooled connections from one ingress to all engine replicas.

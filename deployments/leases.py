@@ -57,6 +57,7 @@ class Lease:
         self._timeout_s = timeout_s
         self._companion: Any = None
         self.replica_id = ""
+        self.used_tokens: int | None = None  # known once the lease has ended, unless its replica was lost
 
     async def __aenter__(self) -> Lease:
         self._reserving = asyncio.create_task(self._reserve())
@@ -144,7 +145,7 @@ class Lease:
     async def _end_companion(self) -> None:
         try:
             async with asyncio.timeout(COMPANION_END_S):
-                await self._companion
+                self.used_tokens = await self._companion
         except TimeoutError:
             self._companion.cancel()
             logger.warning("lease %s: its companion on %s did not end", self.id, self.replica_id)

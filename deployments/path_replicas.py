@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from app.config.schema import RoutingConfig
@@ -12,6 +12,7 @@ from app.decisions.routing import RoutingDecision, RoutingRequest, ScoredReplica
 from app.requests import Prompt
 from app.state.chain_hashes import ChainHasher, text_extra
 from app.state.cluster_view import ClusterView, InFlight
+from app.state.pressure import ReplicaReading
 from deployments.pulse_messages import FeedEndpoint
 from deployments.pulse_subscriber import PulseSubscriber
 from deployments.routed_request import RoutedRequest
@@ -33,13 +34,13 @@ class PathReplicas:
         self._subscriber = subscriber
         self._rng = rng
         self._hasher: ChainHasher | None = None
-        self._followed: frozenset[str] = frozenset()
+        self._followed: frozenset[str] | None = None
         self.view = ClusterView(time.monotonic, stale_after_s=rules.stale_after_s, max_blocks=rules.max_index_blocks)
 
     def told(self, replicas: Mapping[str, dict[str, Any]]) -> None:
         """Serve says that these replicas run: unique id -> metadata."""
         self.view.keep_only(replicas)
-        for gone in self._followed - replicas.keys():
+        for gone in (self._followed or frozenset()) - replicas.keys():
             self._subscriber.unfollow(gone)
         for replica_id, metadata in replicas.items():
             endpoint = FeedEndpoint(**metadata["feed"])
@@ -48,14 +49,39 @@ class PathReplicas:
             self._subscriber.follow(replica_id, endpoint, self.view)
         self._followed = frozenset(replicas)
 
-    def request(
-        self, prompt: Prompt, excluded: Collection[str] = (), session_replica: str | None = None
-    ) -> RoutingRequest:
-        """Hashes the prompt by the block size of this path's engines."""
+    def request(self, prompt: Prompt, hashed: RoutingRequest | None = None) -> RoutingRequest:
+        """Hashes the prompt by the block size of this path's engines.
+
+        Args:
+            hashed: the same prompt for the other path; its hashes serve where the block sizes are equal.
+        """
         hasher = self._hasher
-        hashes = hasher.prompt(prompt.tokens, text_extra(prompt.cache_salt)) if hasher is not None else []
-        block_size = hasher.block_size if hasher is not None else 1
-        return RoutingRequest(prompt.length_tokens, hashes, block_size, excluded, session_replica)
+        if hasher is None:
+            return RoutingRequest(prompt.length_tokens, (), 1)
+        if hashed is not None and hashed.block_size == hasher.block_size:
+            return hashed
+        hashes = hasher.prompt(prompt.tokens, text_extra(prompt.cache_salt))
+        return RoutingRequest(prompt.length_tokens, hashes, hasher.block_size)
+
+    def cached_tokens(self, request: RoutingRequest) -> int:
+        """Prompt tokens that some replica need not compute. As in engines, the last one is always computed."""
+        most_blocks = (request.prompt_tokens - 1) // request.block_size
+        return min(self.view.longest_match(request.hashes), most_blocks) * request.block_size
+
+    def readings(self) -> list[ReplicaReading] | None:
+        """What admission has to know of each replica now. None until Serve has told which there are."""
+        if self._followed is None:
+            return None
+        return [
+            ReplicaReading(
+                standing.replica_id,
+                standing.load,
+                standing.age_s,
+                kv_debit_tokens=standing.pending_prefill_tokens,
+                prefill_debit_tokens=standing.pending_prefill_tokens,
+            )
+            for standing in self.view.standings()
+        ]
 
     def routed(self, request: RoutingRequest, answer_tokens: int) -> RoutedRequest:
         """For `choose_replica`. `answer_tokens` are expected beside the prompt."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from deployments.answer_usage import measured_usage
+
 LEASE_HEADER = "x-kvpulse-lease"
 ENGINE_DEAD_HEADER = "x-kvpulse-engine-dead"
 
@@ -25,6 +27,7 @@ class _Answer:
     started: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
+    used_tokens: int | None = None
 
 
 class LeasedAnswers:
@@ -47,8 +50,12 @@ class LeasedAnswers:
         """Answers that have started and not ended."""
         return sum(answer.started.is_set() and not answer.ended.is_set() for answer in self._answers.values())
 
-    async def attend(self, lease_id: str) -> None:
-        """Return when the lease's answer has ended; abandon the answer when this call is cancelled."""
+    async def attend(self, lease_id: str) -> int | None:
+        """Return when the lease's answer has ended; abandon the answer when this call is cancelled.
+
+        Returns:
+            The tokens that the engine computed or took from its cache for it; None when there is no telling.
+        """
         answer = self._answers.setdefault(lease_id, _Answer())
         try:
             async with asyncio.timeout(HTTP_ARRIVAL_S):
@@ -61,6 +68,7 @@ class LeasedAnswers:
             raise
         finally:
             self._answers.pop(lease_id, None)
+        return answer.used_tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -73,11 +81,13 @@ class LeasedAnswers:
         lease_id = headers.get(LEASE_HEADER.encode(), b"").decode("latin-1")
         answer = self._answers.setdefault(lease_id, _Answer()) if lease_id else _Answer()
         answer.started.set()
-        try:
-            await self._app(scope, _until_abandoned(receive, answer.abandoned), self._marking(send))
-        finally:
-            answer.ended.set()
-            self._forget_unattended()
+        with measured_usage() as usage:
+            try:
+                await self._app(scope, _until_abandoned(receive, answer.abandoned), self._marking(send))
+            finally:
+                answer.ended.set()
+                self._forget_unattended()
+                answer.used_tokens = usage.tokens
 
     def _marking(self, send: Send) -> Send:
         """`send`, which tells the ingress of a dead engine: by a header, or by breaking off an answer that has begun.
@@ -137,7 +147,9 @@ class PrivateServer:
     """A uvicorn server on a port that the system chooses, running in the caller's event loop."""
 
     def __init__(self, app: ASGIApp, host: str) -> None:
-        self._socket = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        # With its protocol named: asyncio turns Nagle's delay off for such sockets only.
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.bind((host, 0))
         config = uvicorn.Config(
             app,

@@ -42,6 +42,23 @@ class Rendered:
     prompt: Prompt
     body: dict[str, Any]
 
+    def engine_body(self, route: OpenAIRoute, priority: int | None, output_cap_tokens: int | None) -> dict[str, Any]:
+        """The body with what has been decided about it.
+
+        Args:
+            priority: vLLM's; None where the engine heeds none. One that the client may set, and has, stands.
+            output_cap_tokens: the longest answer that the engine may give; None leaves it to the client.
+        """
+        body = self.body
+        if priority is not None and body.get("priority") is None:
+            body = {**body, "priority": priority}
+        if output_cap_tokens is not None:
+            given = [name for name in route.limit_fields if body.get(name) is not None]
+            body = {**body, (given or route.limit_fields)[0]: output_cap_tokens}
+            if (body.get("min_tokens") or 0) > output_cap_tokens:
+                body["min_tokens"] = output_cap_tokens
+        return body
+
 
 class Renderer:
     """vLLM's chat templates, tokenizer and request checks for one model."""

@@ -58,7 +58,7 @@ class FakeCompanion:
     """The response of a dispatched call: awaitable, cancellable."""
 
     def __init__(self) -> None:
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
 
     def __await__(self) -> Any:
         return self.ended.__await__()

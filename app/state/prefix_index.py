@@ -200,6 +200,11 @@ class PrefixMatch:
                     return blocks
         return 0
 
+    @property
+    def most_blocks(self) -> int:
+        """Of the longest prefix that any replica holds."""
+        return self._levels[0][0] if self._levels else 0
+
     def longest(self, limit: int | None = None, rng: random.Random | None = None) -> dict[str, int]:
         """Replica -> matched blocks, longest first.
 

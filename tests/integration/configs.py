@@ -14,6 +14,8 @@ _SHIPPED = Path(__file__).parents[2] / "serve_config.yaml"
 KEYS = {"owner": "sk-owner-7f3e9a51", "guest": "sk-guest-c04d2b86", "rival": "sk-rival-5a18e7d3"}
 ENGINE_OPTIONS = {"kv_cache_memory_bytes": 256 * 1024**2}
 MAX_BODY_BYTES = 256 * 1024
+TIGHT_SLOTS = 4
+TIGHT_QUEUE = 16
 
 
 def shipped() -> dict[str, Any]:
@@ -60,3 +62,22 @@ def two_nodes(tiny_model: str) -> dict[str, Any]:
 def latent_attention(mla_model: str) -> dict[str, Any]:
     """Two hot replicas and a cold one of a tiny random model with multi-head latent attention."""
     return plumbing(mla_model)
+
+
+def tight(tiny_model: str, folder: Path) -> dict[str, Any]:
+    """One hot and one cold replica of a tiny random model, each with few slots; keys with quotas."""
+    key_file = folder / "quota_keys.yaml"
+    entries: list[dict[str, Any]] = [
+        {"name": "owner", "key": KEYS["owner"], "allow": ["path"]},
+        {"name": "guest", "key": KEYS["guest"], "tokens_per_minute": 6000, "concurrent_requests": 2},
+    ]
+    key_file.write_text(yaml.safe_dump(entries))
+    document = plumbing(tiny_model)
+    arguments = document["applications"][0]["args"]
+    arguments["auth"] = {"key_file": str(key_file)}
+    for path in arguments["paths"].values():
+        path["replicas"] = 1
+        path["max_ongoing_requests"] = TIGHT_SLOTS
+    bounds = {"max_requests": TIGHT_QUEUE, "max_tokens": 100_000}
+    arguments["admission"] = {"queues": {"hot": bounds, "warm": bounds, "cold": bounds, "deadline_s": 20}}
+    return document

@@ -84,6 +84,18 @@ def answers(stacks: Stacks, key_folder: Path) -> Stack:
 
 
 @pytest.fixture(scope="module")
+def tight(stacks: Stacks, tiny_model: str, key_folder: Path) -> Stack:
+    return stacks.use("tight", lambda: configs.tight(tiny_model, key_folder))
+
+
+@pytest.fixture(scope="module")
+def tight_cluster(tight: Stack) -> Iterator[Cluster]:
+    cluster = Cluster(tight)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="module")
 def plumbing_cluster(plumbing: Stack) -> Iterator[Cluster]:
     cluster = Cluster(plumbing)
     yield cluster

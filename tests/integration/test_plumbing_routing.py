@@ -78,7 +78,14 @@ def test_explaining_runs_nothing_and_says_what_then_happens(client: httpx.Client
     plumbing_cluster.wait_until_idle()
     told = explain(client, request)
     assert plumbing_cluster.idle()
-    assert told["features"] == {"prompt_tokens": 400, "max_output_tokens": 4, "sequences": 1, "forced_path": None}
+    assert told["features"] == {
+        "prompt_tokens": 400,
+        "max_output_tokens": 4,
+        "sequences": 1,
+        "forced_path": None,
+        "cached_tokens": reusable(request["prompt"]),
+        "heavy_prefix_tokens": 0,
+    }
     assert (told["path"], told["reason"]) == ("hot", "short_prompt_and_output")
     assert len(told["replicas"]) == 2
     costs = [replica["cost_tokens"] for replica in told["replicas"]]

@@ -11,9 +11,14 @@ from app.errors import (
     InvalidRequestError,
     MethodNotAllowedError,
     NotFoundError,
+    OverloadedError,
     TimeoutExceededError,
     UnavailableError,
     UpstreamError,
+)
+
+QUOTA = OverloadedError("m", code="tokens_per_minute", retry_after_s=2.5).tell(
+    {"x-ratelimit-limit-tokens": "1000", "x-ratelimit-remaining-tokens": "0"}
 )
 
 
@@ -27,6 +32,9 @@ from app.errors import (
         (MethodNotAllowedError("m", "GET"), 405, "invalid_request_error", "method_not_allowed"),
         (TimeoutExceededError("m"), 408, "timeout_error", "timeout"),
         (BodyTooLargeError("m"), 413, "invalid_request_error", "request_too_large"),
+        (OverloadedError("m"), 429, "rate_limit_error", "rate_limit_exceeded"),
+        (OverloadedError("m", code="kv_cache_high"), 429, "rate_limit_error", "kv_cache_high"),
+        (QUOTA, 429, "rate_limit_error", "tokens_per_minute"),
         (UpstreamError("m"), 502, "server_error", "engine_failed"),
         (UnavailableError("m"), 503, "server_error", "no_ready_engine"),
     ],
@@ -57,3 +65,16 @@ def test_a_refused_method_tells_the_allowed_ones() -> None:
 
 def test_a_missing_key_tells_the_scheme() -> None:
     assert AuthenticationError("who?").headers() == {"www-authenticate": "Bearer"}
+
+
+def test_a_spent_quota_tells_when_to_return_and_what_is_left() -> None:
+    assert QUOTA.headers() == {
+        "retry-after": "3",
+        "x-ratelimit-limit-tokens": "1000",
+        "x-ratelimit-remaining-tokens": "0",
+    }
+
+
+def test_an_error_tells_what_had_been_decided_beside_its_own_headers() -> None:
+    error = AuthenticationError("who?", retry_after_s=1).tell({"a": "1"}).tell({"b": "2"})
+    assert error.headers() == {"a": "1", "b": "2", "retry-after": "1", "www-authenticate": "Bearer"}

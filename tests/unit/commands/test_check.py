@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,7 @@ def test_a_sound_file_is_shown_with_every_value_and_its_reason(check):
     assert result.exit_code == 0
     assert "block_size" in result.output
     assert "min(32, 2 ** floor(log2(892 / 4))) = 32" in result.output
+    assert re.search(r"watermarks.kv_usage_ratio.refuse_long\W+0.9 ", result.output)
     assert "This configuration can be served." in result.output
 
 
@@ -54,6 +56,7 @@ def test_json_holds_hardware_model_paths_resources_and_advice(check):
     options = {option["name"]: option for option in found["paths"]["hot"]["options"]}
     assert options["max_num_seqs"] == {"name": "max_num_seqs", "value": 64, "reason": "short answers (mean 127 tokens)"}
     assert found["resources"]["cold"]["ray_actor_options"] == {"num_cpus": 0.1}
+    assert found["admission"]["queues"]["deadline_s"] == 60.0
     assert found["advice"] == []
 
 
@@ -77,6 +80,16 @@ def test_every_fault_is_printed_on_a_line_of_its_own_and_the_exit_code_is_1(chec
         "http_options.prot: unknown key; did you mean 'port'?",
         "proxy_locaton: unknown key; did you mean 'proxy_location'?",
     ]
+
+
+def test_watermarks_that_do_not_rise_are_refused_with_their_place(check):
+    def lower(document):
+        marks = {"alert": 0.9, "refuse_long": 0.85, "compress": 0.95, "leave_below": 0.05}
+        document["applications"][0]["args"]["admission"] = {"watermarks": {"kv_usage_ratio": marks}}
+
+    result = check(change=lower)
+    assert result.exit_code == 1
+    assert "admission.watermarks.kv_usage_ratio: alert (0.9), refuse_long (0.85)" in result.stderr
 
 
 @pytest.mark.parametrize("options", [{"host": "0.0.0.0"}, {}, {"host": "192.0.2.1"}])  # noqa: S104 - an address to refuse

@@ -173,3 +173,10 @@ async def test_a_replica_that_is_probed_and_gives_a_slot_is_used() -> None:
     probing = routed(decision=RoutingDecision("b", RoutingReason.STALE_PROBE, 0, 0.0))
     async with Lease(FakeHandle(method), "hot", probing, 30.0) as lease:  # type: ignore[arg-type]  # a stand-in
         assert await lease.holds("b")
+
+
+async def test_a_lease_that_has_ended_knows_what_the_companion_told() -> None:
+    method = FakeMethod([A], lambda _, companion: companion.ended.set_result(42))
+    async with lease_on(method) as lease:
+        assert lease.used_tokens is None
+    assert lease.used_tokens == 42

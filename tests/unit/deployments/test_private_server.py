@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from deployments import private_server
 from deployments.private_server import ENGINE_DEAD_HEADER, LEASE_HEADER, LeasedAnswers, PrivateServer
+from tests.fake_output_processor import FakeOutputProcessor
 from tests.fakes import ServeApp, until
 
 TOKEN = {"authorization": "Bearer secret"}
@@ -176,3 +177,26 @@ async def test_a_stopped_server_is_not_alive(serve_app: ServeApp) -> None:
     assert server.address.startswith("127.0.0.1:")
     await server.stop()
     assert not server.alive
+
+
+@pytest.mark.parametrize("attended_first", [True, False])
+async def test_attend_tells_what_the_answer_cost(serve_app: ServeApp, attended_first: bool) -> None:
+    processor = FakeOutputProcessor()
+    may_end = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        processor.ask("sequence", prompt_len=10).stats.num_generation_tokens = 3
+        await may_end.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    answers = LeasedAnswers(app, "secret", lambda: False)
+    asking = asyncio.create_task(post(await serve_app(answers), TOKEN | {LEASE_HEADER: "a"}))
+    if attended_first:
+        attending = asyncio.create_task(answers.attend("a"))
+        may_end.set()
+        assert await attending == 13
+    may_end.set()
+    await asking
+    if not attended_first:
+        assert await answers.attend("a") == 13

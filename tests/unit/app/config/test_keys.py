@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.config.keys import KeyRing
+from app.config.keys import KeyRing, Quota
 from app.errors import ConfigError
 
 IDE = {"name": "ide", "key": "sk-ide-12345", "allow": ["path"]}
@@ -73,6 +73,8 @@ def test_without_isolation_there_is_no_salt() -> None:
         ([{"key": "sk-secret-1"}], "0.name"),
         ([{"name": "a", "key": "sk-secret-1", "allow": ["root"]}], "0.allow"),
         ([{"name": "a", "key": "sk-secret-1", "role": "x"}], "0.role"),
+        ([{"name": "a", "key": "sk-secret-1", "priority": 100}], "0.priority"),
+        ([{"name": "a", "key": "sk-secret-1", "requests_per_minute": 0}], "0.requests_per_minute"),
         ([{"name": "a", "key": "sk-secret-1"}, {"name": "a", "key": "sk-secret-2"}], "differ"),
         ([{"name": "a", "key": "sk-secret-1"}, {"name": "b", "key": "sk-secret-1"}], "differ"),
     ],
@@ -88,3 +90,15 @@ def test_a_faulty_key_file_is_refused_without_telling_a_secret(document: Any, wh
 def test_a_plain_key_and_its_own_digest_are_one_key_twice() -> None:
     with pytest.raises(ConfigError, match="differ"):
         ring(IDE, {"name": "twin", "sha256": hashlib.sha256(b"sk-ide-12345").hexdigest()})
+
+
+def test_a_key_carries_its_quota_and_priority() -> None:
+    client = ring({**IDE, "requests_per_minute": 60, "concurrent_requests": 2, "priority": 10}).identify("sk-ide-12345")
+    assert client is not None
+    assert (client.quota, client.priority) == (Quota(60, None, 2), 10)
+
+
+def test_a_key_without_limits_is_unlimited_and_of_middling_priority() -> None:
+    client = ring(IDE).identify("sk-ide-12345")
+    assert client is not None
+    assert (client.quota, client.priority) == (Quota(None, None, None), 50)

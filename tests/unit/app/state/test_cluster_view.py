@@ -251,3 +251,13 @@ def test_of_few_replicas_all_are_sampled_with_what_they_hold(view: ClusterView) 
     view.replace("b", PROMPT[:2], BUSY)
     sample = view.sample(PROMPT, random.Random(1), holders=4, others=8)
     assert {each.replica_id: each for each in sample} == {each.replica_id: each for each in view.standings(PROMPT)}
+
+
+def test_the_longest_match_is_what_any_replica_holds_or_computes(view: ClusterView) -> None:
+    assert view.longest_match(PROMPT) == 0
+    view.replace("a", PROMPT[:1], IDLE)
+    assert view.longest_match(PROMPT) == 1
+    sent = view.debit("b", 10, 10, PROMPT[:2])
+    assert view.longest_match(PROMPT) == 2
+    sent.release()
+    assert view.longest_match(PROMPT) == 1

@@ -1,0 +1,229 @@
+"""Who starts now, who waits, who runs elsewhere, who is refused: watermarks, queues, borrowing, failover, aborts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from app.config.admission import AdmissionConfig
+from app.requests import Refusal, RequestFeatures, RequestPath
+from app.state.engines import Engines, EnginesState, Reservation
+from app.state.pressure import ReplicaReading, Signal
+from app.state.pressure_monitor import PressureMonitor
+from app.state.watermarks import Level
+
+_REFUSALS = {
+    Signal.KV_USAGE_RATIO: Refusal.KV_CACHE_HIGH,
+    Signal.QUEUED_PREFILL_S: Refusal.PREFILL_QUEUE_LONG,
+    Signal.PREEMPTIONS_PER_S: Refusal.PREEMPTION_STORM,
+}
+
+
+class Action(StrEnum):
+    START = "start"
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
+class Placement(StrEnum):
+    """Why a request was let in where it was."""
+
+    HOME = "home"
+    SPILLED = "spilled"  # its own engines are crowded or pressed, the others lend
+    FAILOVER = "failover"  # its own engines fail, the others lend
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A classified request at the door.
+
+    Args:
+        priority: vLLM's, lower is more urgent.
+        may_move: it fits the other path's engines too, and nobody forced its path.
+        timeout_s: the client's own deadline, or None.
+    """
+
+    features: RequestFeatures
+    path: RequestPath
+    priority: int
+    may_move: bool = True
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionDecision:
+    """What becomes of a request. Headers, metrics and logs carry `reason` unchanged.
+
+    Args:
+        engines: HOT or COLD, where it starts or waits, or would have.
+        level: of those engines.
+        output_cap_tokens: `max_tokens` must be lowered to this, and the client told.
+        retry_after_s: with REFUSE.
+    """
+
+    action: Action
+    engines: RequestPath
+    reason: Placement | Refusal
+    level: Level
+    output_cap_tokens: int | None = None
+    retry_after_s: float | None = None
+
+
+def decide(ask: Ask, states: Mapping[RequestPath, EnginesState], rules: AdmissionConfig) -> AdmissionDecision:
+    """What to do with a request, by what is known of the HOT and COLD engines.
+
+    Pressure refuses or shortens warm and cold work only: hot traffic is bounded by its queue.
+    """
+    engines, placement = _place(ask, states, rules)
+    state = states[engines]
+    refusal = _refusal(ask, state, rules)
+    if refusal is not None:
+        return AdmissionDecision(Action.REFUSE, engines, refusal, state.level, retry_after_s=state.retry_after_s)
+    action = Action.START if state.has_room else Action.WAIT
+    return AdmissionDecision(action, engines, placement, state.level, _output_cap(ask, state.level, rules))
+
+
+def _place(
+    ask: Ask, states: Mapping[RequestPath, EnginesState], rules: AdmissionConfig
+) -> tuple[RequestPath, Placement]:
+    """Home, unless home fails or is full up and the other engines have room that they lend. Nobody waits away from
+    home, so what was borrowed returns with the request that holds it."""
+    home, other = ask.path.engines, ask.path.other_engines
+    if ask.may_move:
+        if states[home].fail:
+            if states[other].lend_to(ask.path, rules.borrowing.failover):
+                return other, Placement.FAILOVER
+        elif _is_pressed(ask.path, states[home]) and states[other].lend_to(ask.path, rules.borrowing.share(ask.path)):
+            return other, Placement.SPILLED
+    return home, Placement.HOME
+
+
+def _is_pressed(path: RequestPath, home: EnginesState) -> bool:
+    return home.crowded or (path is RequestPath.WARM and home.level >= Level.REFUSE_LONG)
+
+
+def _refusal(ask: Ask, state: EnginesState, rules: AdmissionConfig) -> Refusal | None:
+    if not state.takes_requests:
+        return Refusal.ENGINES_FAILED
+    if ask.path is RequestPath.HOT or state.signal is None:
+        return None
+    if state.level >= Level.SHED and (state.least_urgent is None or ask.priority >= state.least_urgent):
+        return Refusal.LOAD_SHED
+    if state.level >= Level.REFUSE_LONG and _is_long(ask.features, state.signal, rules):
+        return _REFUSALS[state.signal]
+    return None
+
+
+def _is_long(features: RequestFeatures, signal: Signal, rules: AdmissionConfig) -> bool:
+    """A cached prompt takes cache as any other, but no time to compute."""
+    by_time = signal is Signal.QUEUED_PREFILL_S
+    tokens = features.uncached_tokens if by_time else features.prompt_tokens
+    return tokens > rules.watermarks.long_prompt_tokens
+
+
+def _output_cap(ask: Ask, level: Level, rules: AdmissionConfig) -> int | None:
+    cap, wished = rules.watermarks.compressed_output_tokens, ask.features.max_output_tokens
+    if ask.path is RequestPath.COLD and level >= Level.COMPRESS and (wished is None or wished > cap):
+        return cap
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A decision, and what it holds: a slot (START), a place in the line (WAIT), nothing (REFUSE)."""
+
+    decision: AdmissionDecision
+    reservation: Reservation | None = None
+
+
+class Guard:
+    """Decides and keeps the books. For one event loop: there is no lock.
+
+    Args:
+        block_size: tokens per KV block of the HOT and COLD engines.
+        stale_after_s: an older report tells nothing.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        rules: AdmissionConfig,
+        block_size: Mapping[RequestPath, int],
+        stale_after_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._rules = rules
+        self._clock = clock
+        self._engines = {
+            name: Engines(name, rules, PressureMonitor(rules, block_size[name], stale_after_s, clock), clock)
+            for name in (RequestPath.HOT, RequestPath.COLD)
+        }
+
+    def observe(self, engines: RequestPath, readings: Sequence[ReplicaReading], slots: int) -> None:
+        """Take what the view knows of one path's engines (`Engines.observe`)."""
+        self._engines[engines].observe(readings, slots)
+
+    def states(self) -> dict[RequestPath, EnginesState]:
+        return {name: engines.state() for name, engines in self._engines.items()}
+
+    def replica_levels(self, engines: RequestPath) -> dict[str, Level]:
+        return self._engines[engines].replica_levels()
+
+    def admit(self, ask: Ask) -> Admission:
+        """Decide, and debit at once what is let in. The caller releases the reservation in its `finally`."""
+        decision = self.explain(ask)
+        if decision.action is Action.REFUSE:
+            return Admission(decision)
+        engines = self._engines[decision.engines]
+        reservation = Reservation(engines, ask.path, ask.priority, ask.features, ask.may_move)
+        if decision.action is Action.START:
+            engines.start(reservation)
+        else:
+            wait_s = self._rules.queues.deadline_s if ask.timeout_s is None else ask.timeout_s
+            engines.wait(reservation, self._clock() + wait_s)
+        return Admission(decision, reservation)
+
+    def explain(self, ask: Ask) -> AdmissionDecision:
+        """What `admit` would decide. Nothing is booked."""
+        states = self.states()
+        decision = decide(ask, states, self._rules)
+        if decision.action is not Action.WAIT:
+            return decision
+        full = self._engines[decision.engines].line_refusal(ask.path, ask.features)
+        if full is None:
+            return decision
+        retry_s = states[decision.engines].retry_after_s
+        return AdmissionDecision(Action.REFUSE, decision.engines, full, decision.level, retry_after_s=retry_s)
+
+    def ready(self) -> list[Reservation]:
+        """Those who waited and start now, on `reservation.engines`. Ask after each release and observation."""
+        started: list[Reservation] = []
+        for name, engines in self._engines.items():
+            started += engines.ready()
+            if engines.state().fail:
+                started += self._fail_over(engines, self._engines[name.other_engines])
+        return started
+
+    def _fail_over(self, failing: Engines, standby: Engines) -> list[Reservation]:
+        moved: list[Reservation] = []
+        for reservation in failing.waiting():
+            state = standby.state()
+            if not state.has_room:
+                break
+            if reservation.may_move and state.lend_to(reservation.path, self._rules.borrowing.failover):
+                failing.leave(reservation)
+                reservation.engines = standby
+                standby.start(reservation)
+                moved.append(reservation)
+        return moved
+
+    def expire(self) -> list[Reservation]:
+        """Those who waited until their deadline (`Refusal.DEADLINE_PASSED`). Ask several times a second."""
+        return [reservation for engines in self._engines.values() for reservation in engines.expire()]
+
+    def victims(self) -> list[Reservation]:
+        """Those to abort now (`Refusal.ABORTED_FOR_CAPACITY`), at most one on each path's engines. The caller cancels
+        their requests, which releases them."""
+        named = (engines.victim() for engines in self._engines.values())
+        return [reservation for reservation in named if reservation is not None]

@@ -1,0 +1,101 @@
+"""Who waits, where, for how long, and what the refused are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.decisions.admission import Action, Placement
+from app.requests import Outcome, Refusal
+from tests.fakes import FakeClock
+from tests.unit.app.decisions.guards import COLD, HOT, WARM, admit, guard_of, report, started
+
+
+def test_warm_moves_away_from_a_crowded_queue_and_back_with_hysteresis() -> None:
+    clock = FakeClock()
+    guard = guard_of(clock)
+    report(guard, COLD)
+    found = []
+    for waiting in (0, 7, 8, 6, 5, 4, 5, 7, 8):
+        report(guard, HOT, waiting_requests=waiting)
+        admission = admit(guard, WARM)
+        found.append(admission.decision.reason is Placement.SPILLED)
+        assert admission.reservation is not None
+        admission.reservation.release()
+    assert found == [False, False, True, True, True, False, False, False, True]
+
+
+def test_a_freed_slot_goes_to_the_most_urgent_who_waits() -> None:
+    guard = guard_of(FakeClock())
+    report(guard, HOT, slots=1)
+    running = started(guard, HOT)
+    warm, hot = admit(guard, WARM).reservation, admit(guard, HOT).reservation
+    assert guard.ready() == []
+    running.release(Outcome.ANSWERED)
+    assert guard.ready() == [hot]
+    assert guard.ready() == []
+    assert hot is not None
+    hot.release(Outcome.ANSWERED)
+    assert guard.ready() == [warm]
+
+
+def test_slots_that_other_ingress_replicas_use_are_not_given_twice() -> None:
+    guard = guard_of(FakeClock())
+    held = started(guard, COLD)
+    report(guard, COLD, slots=10, running_requests=9)
+    assert admit(guard, COLD).decision.action is Action.START
+    assert admit(guard, COLD).decision.action is Action.WAIT
+    held.release()  # a slot of ours is free before any report says so
+    assert len(guard.ready()) == 1
+
+
+def test_a_full_queue_refuses_and_says_when_it_will_have_drained() -> None:
+    clock = FakeClock()
+    queues = {"cold": {"max_requests": 40, "max_tokens": 10**6}}
+    guard = guard_of(clock, queues=queues)
+    report(guard, COLD, slots=1)
+    for _ in range(300):  # ten answers a second
+        running = started(guard, COLD)
+        clock.advance(0.1)
+        running.release(Outcome.ANSWERED)
+    started(guard, COLD)
+    for _ in range(40):
+        assert admit(guard, COLD).decision.action is Action.WAIT
+    refused = admit(guard, COLD).decision
+    assert (refused.action, refused.reason) == (Action.REFUSE, Refusal.QUEUE_FULL)
+    assert refused.retry_after_s == pytest.approx(4.0, rel=0.15)
+
+
+def test_a_full_cache_says_when_it_will_have_drained() -> None:
+    clock = FakeClock()
+    guard = guard_of(clock)
+    for _ in range(300):  # 500 tokens a second
+        running = started(guard, COLD, prompt=50)
+        clock.advance(0.1)
+        running.release(Outcome.ANSWERED)
+    report(guard, COLD, kv_usage_ratio=0.95)
+    refused = admit(guard, COLD, prompt=3000).decision
+    assert refused.retry_after_s == pytest.approx((0.95 - 0.85) * 10_000 / 500, rel=0.15)
+
+
+@pytest.mark.parametrize("idle_s", [0.0, 10_000.0])
+def test_without_a_known_drain_the_wait_is_a_guess_within_bounds(idle_s: float) -> None:
+    clock = FakeClock()
+    guard = guard_of(clock)
+    started(guard, COLD, prompt=50).release(Outcome.ANSWERED)
+    clock.advance(idle_s)
+    report(guard, COLD, kv_usage_ratio=0.95)
+    retry_after_s = admit(guard, COLD, prompt=3000).decision.retry_after_s
+    assert retry_after_s is not None
+    assert 1.0 <= retry_after_s <= 60.0
+
+
+def test_the_clients_own_deadline_bounds_its_wait() -> None:
+    clock = FakeClock()
+    guard = guard_of(clock, queues={"deadline_s": 30.0})
+    report(guard, COLD, slots=1)
+    started(guard, COLD)
+    hasty, patient = admit(guard, COLD, timeout_s=2.0).reservation, admit(guard, COLD).reservation
+    clock.advance(2.0)
+    assert guard.expire() == [hasty]
+    clock.advance(28.0)
+    assert guard.expire() == [patient]
