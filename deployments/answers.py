@@ -88,6 +88,7 @@ class EngineResponse(Response):
         self._dispatch = dispatch
         self._admitted = dispatch.admitted
         self._started = False
+        self._complete = False
         self._lost_engine = False
         self._lease: Lease | None = None
         self._error: ApiError | None = None  # what ended the answer before its time
@@ -112,8 +113,9 @@ class EngineResponse(Response):
                 self._abort(answering, self._timed_out())
         finally:
             leaving.cancel()
-            # Nobody waits for it. Its lease is released by a task that this does not reach.
-            abandoned = self._error is None and answering.cancel()
+            # Nobody waits for it. Its lease is released by a task that this does not reach. Servers also say that a
+            # client has left when it has got everything: then the lease ends in its own time and tells what it cost.
+            abandoned = self._complete or (self._error is None and answering.cancel())
         if abandoned:
             return
         if not answering.done():
@@ -124,7 +126,7 @@ class EngineResponse(Response):
             await self._end_early(self._error, send)
 
     def _abort(self, answering: asyncio.Task[None], error: ApiError) -> None:
-        if self._error is None and answering.cancel():
+        if self._error is None and not self._complete and answering.cancel():
             self._error = error
 
     def _timed_out(self) -> TimeoutExceededError:
@@ -226,6 +228,7 @@ class EngineResponse(Response):
             logger.warning("a stream broke: %s", error)
             self._error = UpstreamError("the engine went away in the middle of this answer; send the request again")
             await send({"type": "http.response.body", "body": self._error_event(self._error), "more_body": True})
+        self._complete = True
         await send({"type": "http.response.body", "body": b""})
 
     def _start(self, lease: Lease, answer: EngineAnswer) -> dict[str, Any]:

@@ -101,13 +101,13 @@ class FakeMethod:
         self.log: list[str] = []
         self.may_reserve = asyncio.Event()
         self.may_reserve.set()
-        self._replicas = replicas
+        self.replicas = replicas
         self._attend = attend or (lambda _, companion: companion.ended.set_result(None))
         self._full = full
 
     @asynccontextmanager
     async def choose_replica(self, routed: RoutedRequest) -> AsyncIterator[FakeReplica]:
-        candidates = {replica.replica_id: replica for replica in self._replicas}
+        candidates = {replica.replica_id: replica for replica in self.replicas}
         name = routed.choose(candidates, lambda _: False)
         await self.may_reserve.wait()
         if name in self._full:

@@ -21,6 +21,7 @@ from deployments.leases import Lease
 from deployments.rendering import CHAT, RESPONSES, OpenAIRoute, Rendered
 from tests.fakes import (
     FakeClock,
+    FakeCompanion,
     FakeHandle,
     FakeMethod,
     FakeReplica,
@@ -52,6 +53,8 @@ class Client:
         self.sent.append(message)
         if message.get("body"):
             self.got_bytes.set()
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            self.left.set()  # as servers do: after a complete answer there is nobody left to listen
 
     @property
     def status(self) -> int:
@@ -94,15 +97,15 @@ class Setting:
         await EngineResponse(dispatch)({"type": "http"}, self.client.receive, self.client.send)
 
     async def released(self) -> None:
-        """The lease has ended, and then all that admission had booked."""
-        await until(lambda: self.door.empty)
-        assert not self.method.log or self.method.log[-1].startswith("released")
+        """The lease has ended, and all that admission had booked."""
+        await until(lambda: self.door.empty and (not self.method.log or self.method.log[-1].startswith("released")))
 
     @property
     def remaining_tokens(self) -> int:
-        decision = self.door.quotas.charge("someone", client_with(tokens_per_minute=1000).quota, 0).decision
-        assert decision.tokens is not None
-        return decision.tokens.remaining
+        charge = self.door.quotas.charge("someone", client_with(tokens_per_minute=1000).quota, 0)
+        charge.refund()
+        assert charge.decision.tokens is not None
+        return charge.decision.tokens.remaining
 
 
 async def setting(
@@ -430,8 +433,14 @@ async def test_the_shortened_answer_and_its_priority_reach_the_engine(serve_app:
 
 
 async def test_a_key_pays_for_what_the_engine_counted(serve_app: ServeApp) -> None:
-    scene = await setting(serve_app, JSONResponse({}), used_tokens=13)
+    """It tells it a while after the client has got the whole answer."""
+    scene = await setting(serve_app, JSONResponse({}))
+    companions: list[FakeCompanion] = []
+    scene.method = FakeMethod(scene.method.replicas, lambda _, companion: companions.append(companion))
     await scene.answer()
+    await asyncio.sleep(0.01)
+    assert scene.remaining_tokens == 1000 - 20
+    companions[0].ended.set_result(13)
     await scene.released()
     assert scene.remaining_tokens == 1000 - 13
 
