@@ -23,8 +23,8 @@ def ask(stack: Stack, body: dict[str, Any], headers: dict[str, str] | None = Non
     ("fields", "path", "reason"),
     [
         ({}, "hot", "short_prompt_and_output"),
-        ({"prompt": [7] * 2048, "max_tokens": 3}, "hot", "short_prompt_and_output"),
-        ({"prompt": [7] * 2049, "max_tokens": 3}, "cold", "long_prompt"),
+        ({"prompt": [6541] * 2048, "max_tokens": 3}, "hot", "short_prompt_and_output"),
+        ({"prompt": [6542] * 2049, "max_tokens": 3}, "cold", "long_prompt"),
         ({"max_tokens": 513}, "cold", "long_output"),
         ({"model": f"{MODEL}:cold"}, "cold", "forced"),
         ({"model": f"{MODEL}:hot", "max_tokens": 600}, "hot", "forced"),
