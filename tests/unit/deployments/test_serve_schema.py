@@ -119,7 +119,7 @@ def test_a_fixed_number_of_replicas_cannot_stand_beside_autoscaling():
         ("nowhere:Router", "'nowhere:Router' does not import: No module named 'nowhere'"),
         (
             "deployments.request_router:PrefixCacheAwareRoute",
-            "has no 'PrefixCacheAwareRoute'; did you mean 'FailoverRouter'?",
+            "has no 'PrefixCacheAwareRoute'; did you mean 'PrefixCacheAwareRouter'?",
         ),
     ],
 )
