@@ -84,13 +84,13 @@ class IngressSpec:
         return {path: engines.context_tokens for path, engines in self.engines.items()}
 
 
-def _follow_replicas(config: AppConfig, engines: Mapping[RequestPath, Any]) -> dict[RequestPath, PathReplicas]:
+def _follow_replicas(
+    config: AppConfig, engines: Mapping[RequestPath, Any], hashing_key: bytes, subscriber: PulseSubscriber
+) -> dict[RequestPath, PathReplicas]:
     """Know each path's caches and loads from now on, requests or not."""
-    keys = feed_keys(serve.get_replica_context().app_name, RayStore())
-    subscriber = PulseSubscriber(PulseMessages(keys.signing))
     replicas = {}
     for path, handle in engines.items():
-        replicas[path] = PathReplicas(config.routing, keys.hashing, subscriber, random.Random())  # noqa: S311 - ties
+        replicas[path] = PathReplicas(config.routing, hashing_key, subscriber, random.Random())  # noqa: S311 - ties
         IN_THIS_PROCESS.listen(handle.deployment_name, replicas[path].told)
         handle.options()  # makes Serve build the router, which is told the replicas
     return replicas
@@ -117,7 +117,9 @@ class Ingress:
         self._spec = spec
         self._config = spec.config
         self._engines = {RequestPath.HOT: hot, RequestPath.COLD: cold}
-        self._replicas = _follow_replicas(spec.config, self._engines)
+        keys = feed_keys(serve.get_replica_context().app_name, RayStore())
+        self._subscriber = PulseSubscriber(PulseMessages(keys.signing))
+        self._replicas = _follow_replicas(spec.config, self._engines, keys.hashing, self._subscriber)
         self._readiness = Readiness(("HotEngine", "ColdEngine"))
         self._connections = EngineConnections(spec.config.limits.engine_silence_timeout_s)
         self._suspects = Suspects()
@@ -126,6 +128,13 @@ class Ingress:
         self._triage = Triage(spec.config, spec.context_tokens, self._replicas, time.monotonic)
         self._gate = _gate(spec, self._replicas)
         self._ticking = asyncio.create_task(self._gate.run())
+
+    async def __del__(self) -> None:
+        """Serve calls this once the replica's requests have drained."""
+        if hasattr(self, "_ticking"):
+            self._ticking.cancel()
+        if hasattr(self, "_subscriber"):
+            self._subscriber.close()
 
     @http.post(CHAT.url)
     async def chat_completions(self, request: Request) -> Response:

@@ -32,7 +32,7 @@ def test_it_holds_both_paths_as_they_will_run(effective):
     assert set(found.paths) == set(found.resources) == {"hot", "cold"}
     assert found.paths["hot"].value("max_model_len") == 4096
     assert found.paths["hot"].value("kv_cache_memory_bytes") == 1024**3 // 2
-    assert found.resources["hot"].environment["OMP_NUM_THREADS"] == "2"
+    assert found.resources["hot"].environment["OMP_NUM_THREADS"] == "4"
     assert found.advice == ()
 
 
