@@ -141,7 +141,7 @@ def _start_feed(engine: Any, events: EventEndpoints, statistics: StepStatistics)
     cache = engine.vllm_config.cache_config
     keys = feed_keys(serve.get_replica_context().app_name, RayStore())
     hasher = ChainHasher(keys.hashing, cache.effective_attention_block_size or cache.block_size)
-    ledger = BlockLedger(hasher, cache.num_gpu_blocks)
+    ledger = BlockLedger(hasher, cache.num_gpu_blocks, caches_prefixes=bool(cache.enable_prefix_caching))
     keep_cache_salts(engine.output_processor)
     load = EngineLoad(engine.output_processor.request_states, statistics, PrefillProgress(ledger), cache.num_gpu_blocks)
     return PulsePublisher(ledger, events, load, PulseMessages(keys.signing), _bind_address())

@@ -44,7 +44,9 @@ class PathReplicas:
             self._subscriber.unfollow(gone)
         for replica_id, metadata in replicas.items():
             endpoint = FeedEndpoint(**metadata["feed"])
-            if self._hasher is None or self._hasher.block_size != endpoint.block_size:
+            if not endpoint.caches_prefixes:
+                self._hasher = None
+            elif self._hasher is None or self._hasher.block_size != endpoint.block_size:
                 self._hasher = ChainHasher(self._hashing_key, endpoint.block_size)
             self._subscriber.follow(replica_id, endpoint, self.view)
         self._followed = frozenset(replicas)

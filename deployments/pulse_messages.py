@@ -25,11 +25,13 @@ class FeedEndpoint:
         pulses: ZMQ address of the PUB socket.
         snapshots: ZMQ address of the ROUTER socket.
         block_size: tokens per hashed block; prompts must be hashed by the same.
+        caches_prefixes: False where vLLM has turned its prefix cache off: nothing is ever held.
     """
 
     pulses: str
     snapshots: str
     block_size: int
+    caches_prefixes: bool = True
 
 
 class PulseMessages:

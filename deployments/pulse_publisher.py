@@ -74,7 +74,9 @@ class PulsePublisher:
         self._context: zmq.Context[Any] = zmq.Context()
         self._pulses = self._bound(zmq.PUB, host, MAX_QUEUED_PULSES)
         self._requests = self._bound(zmq.ROUTER, host, MAX_QUEUED_SNAPSHOTS)
-        self.endpoint = FeedEndpoint(_address(self._pulses), _address(self._requests), ledger.hasher.block_size)
+        self.endpoint = FeedEndpoint(
+            _address(self._pulses), _address(self._requests), ledger.hasher.block_size, ledger.caches_prefixes
+        )
         self._stream = EngineEventStream(self._context, events, time.monotonic)
         self._thread = FeedThread("pulse-publisher", self._step, self._ledger.forget_all, self._release)
         self._thread.start()

@@ -84,11 +84,13 @@ class BlockLedger:
     Args:
         hasher: its block size is that of the indexed group.
         capacity_blocks: blocks of the engine's cache; what bounds the memory of the ledger.
+        caches_prefixes: False where the engine keeps no blocks for later requests: then nothing is expected either.
     """
 
-    def __init__(self, hasher: ChainHasher, capacity_blocks: int) -> None:
+    def __init__(self, hasher: ChainHasher, capacity_blocks: int, caches_prefixes: bool = True) -> None:
         self.counts = LedgerCounts()
         self.hasher = hasher
+        self.caches_prefixes = caches_prefixes
         self._capacity_blocks = capacity_blocks
         self._group: int | None = None
         self._void_before_s = 0.0
@@ -116,14 +118,14 @@ class BlockLedger:
 
     def expect(self, chains: Iterable[int]) -> None:
         """A request has been accepted that will store these, or finds them."""
-        for chain in chains:
+        for chain in chains if self.caches_prefixes else ():
             self._expected[chain] += 1
             if self._expected[chain] == 1 and chain not in self._held:
                 self._note(chain, held=True)
 
     def expect_no_more(self, chains: Iterable[int]) -> None:
         """That request has stored them, or has ended without."""
-        for chain in chains:
+        for chain in chains if self.caches_prefixes else ():
             self._expected[chain] -= 1
             if not self._expected[chain]:
                 del self._expected[chain]

@@ -72,7 +72,8 @@ async def test_hot_requests_start_at_once_while_cold_ones_wait(tight: Stack, own
         await asyncio.gather(*(asked.began.wait() for asked in cold[:TIGHT_SLOTS]))
         hot = await ask(session, tight, path="hot", max_tokens=4).task
         assert (hot.status, hot.headers["x-kvpulse-waited-ms"]) == (200, "0")
-        assert all((await asked.task).complete for asked in cold)
+        replies = await asyncio.gather(*(asked.task for asked in cold))
+    assert all(reply.complete for reply in replies)
 
 
 async def test_who_leaves_the_line_and_who_runs_out_of_time_hold_nothing(tight: Stack, owner: httpx.Client) -> None:

@@ -70,6 +70,12 @@ def test_prompts_are_hashed_by_the_block_size_of_the_paths_engines(path: PathRep
     assert (request.block_size, request.hashes) == (block_size, ChainHasher(KEY, block_size).prompt(TOKENS))
 
 
+def test_prompts_for_engines_that_cache_no_prefixes_match_nothing(path: PathReplicas) -> None:
+    endpoint = FeedEndpoint("tcp://a:1", "tcp://a:2", 32, caches_prefixes=False)
+    path.told({"a": {"feed": asdict(endpoint)}})
+    assert list(path.request(Prompt(100, TOKENS)).hashes) == []
+
+
 def test_a_salted_prompt_shares_nothing_with_the_same_prompt_unsalted(path: PathReplicas) -> None:
     plain, salted = path.request(Prompt(100, TOKENS)), path.request(Prompt(100, TOKENS, "of a tenant"))
     assert not set(plain.hashes) & set(salted.hashes)

@@ -77,6 +77,13 @@ def test_a_prompt_that_was_computed_as_expected_changes_nothing_any_more() -> No
     assert set(engine.ledger.held()) == set(HASHER.prompt(PROMPT))
 
 
+def test_an_engine_that_caches_no_prefixes_is_expected_to_hold_none() -> None:
+    ledger = BlockLedger(HASHER, 1000, caches_prefixes=False)
+    progress = PrefillProgress(ledger)
+    assert [progress.remaining_tokens({"r": Prompt(PROMPT)}), progress.remaining_tokens({})] == [10, 0]
+    assert not ledger.changed and not set(ledger.held())
+
+
 def test_expecting_does_not_count_as_computed() -> None:
     engine = Engine()
     waiting = {"r": Prompt(PROMPT), "s": Prompt(PROMPT)}
