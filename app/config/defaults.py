@@ -21,8 +21,8 @@ __all__ = ["Hardware", "ModelFacts", "ResolvedOption", "ResolvedPath", "block_mu
 LARGE_CARD_BYTES = 80 * 10**9  # an H100 or A100 of "80 GB" reports 85 * 10**9
 SHORT_ANSWER_TOKENS = 512
 CPU_STEP_TOKENS_PER_THREAD = {"hot": 128, "cold": 256}
-# A tenth of the weight of a thread at 0: cold engines yield at once, and yet go on when hot ones are never idle.
-YIELDING_NICENESS = 10
+# A seventieth of the weight of a thread at 0: cold engines yield at once, and yet go on when hot ones are never idle.
+YIELDING_NICENESS = 19
 CPU_STEP_TOKENS = 2048
 FLASHINFER_HEAD_SIZES = (64, 128, 256, 512)
 OFFLOAD_RATIO = 0.25

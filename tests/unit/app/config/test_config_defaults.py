@@ -74,7 +74,7 @@ def test_what_the_file_does_not_name_is_not_said_to_be_set_in_it():
 
 def test_without_a_gpu_both_paths_may_use_all_cores_and_cold_yields_to_hot():
     paths = hot(EIGHT_CORES), cold(EIGHT_CORES)
-    assert [(path.threads, path.niceness) for path in paths] == [(8, 0), (8, 10)]
+    assert [(path.threads, path.niceness) for path in paths] == [(8, 0), (8, 19)]
 
 
 @pytest.mark.parametrize(("replicas", "threads"), [(2, 4), (3, 2), (99, 1), ({"min": 1, "max": 4}, 2)])
