@@ -154,10 +154,8 @@ def test_closing_ends_threads_and_frees_the_address(replica: Replica, subscriber
 
 
 @settings(max_examples=8, deadline=None)
-@given(st.lists(st.tuples(cache_actions, st.booleans()), min_size=5, max_size=40), st.integers(2, 5))
-def test_over_a_lossy_network_the_view_converges_to_the_truth(
-    steps: list[tuple[tuple[Any, ...], bool]], drop_every: int
-) -> None:
+@given(st.lists(cache_actions, min_size=5, max_size=40), st.integers(2, 5))
+def test_over_a_lossy_network_the_view_converges_to_the_truth(steps: list[tuple[Any, ...]], drop_every: int) -> None:
     counter = itertools.count()
 
     def losing(frame: bytes) -> list[bytes]:
@@ -172,11 +170,9 @@ def test_over_a_lossy_network_the_view_converges_to_the_truth(
     ):
         view = RecordingView()
         subscriber.follow("a", replace(replica.endpoint, pulses=relay.address), view)
-        for action, lost in steps:
+        for action in steps:
             perform(replica.cache, action)
-            replica.step(lost)
-        replica.compute(*range(500, 520))  # shows the publisher what it missed
-        replica.engine.answer_replay(wait_ms=300)
+            replica.step()
         wait_for(lambda: in_step(view, replica))
         dropping.clear()
         replica.compute(*range(600, 620))
