@@ -69,7 +69,7 @@ def _compare(workload: Workload, rules: RoutingConfig, seed: int, progress: Prog
     results = {}
     for name, contender in contenders(rules).items():
         task = progress.add_task(f"{workload.name}: {name}", total=len(workload.arrivals))
-        results[name] = simulate(workload, contender, seed, lambda task=task: progress.advance(task))  # type: ignore[misc]
+        results[name] = simulate(workload, contender, seed, lambda task=task: progress.advance(task))  # type: ignore[misc]  # mypy infers no lambda with defaults
         progress.remove_task(task)
     return results
 

@@ -47,7 +47,7 @@ class PulseSource:
 
     def snapshot(self) -> Snapshot:
         """Everything held after the last pulse. There must be no change pending: speak first."""
-        assert not self.ledger.changed, "a snapshot must not run ahead of the pulses"  # noqa: S101
+        assert not self.ledger.changed, "a snapshot must not run ahead of the pulses"  # noqa: S101 - an invariant
         return Snapshot(self._incarnation, self._sequence, array("Q", self.ledger.held()).tobytes(), self._load)
 
     def _pulse(self, now_s: float, load: ReplicaLoad) -> Pulse:

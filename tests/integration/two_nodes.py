@@ -31,7 +31,7 @@ def main(config: str) -> int:
     try:
         return serving.wait()
     finally:
-        subprocess.run([serve, "shutdown", "--yes"], env={"RAY_ADDRESS": cluster.address}, check=False)  # noqa: S603
+        subprocess.run([serve, "shutdown", "--yes"], env={"RAY_ADDRESS": cluster.address}, check=False)  # noqa: S603 - our own command
         cluster.shutdown()
 
 

@@ -43,7 +43,7 @@ def test_a_replica_that_goes_predicts_no_hit_and_its_neighbour_stays(subscriber:
         for replica_id, replica in (("going", going), ("staying", staying)):
             replica.compute(*range(40))
             subscriber.follow(replica_id, replica.endpoint, view)
-            wait_for(lambda replica_id=replica_id, replica=replica: in_step(view, replica, replica_id))  # type: ignore[misc]
+            wait_for(lambda replica_id=replica_id, replica=replica: in_step(view, replica, replica_id))  # type: ignore[misc]  # likewise: a lambda with defaults
         going.close()
         wait_for(lambda: "going" not in view.load)
         assert view.held["going"] == set()

@@ -25,13 +25,11 @@ def longest_prefix(held: set[int], hashes: list[int]) -> int:
     return len(hashes)
 
 
-class UnboundedIndex(RuleBasedStateMachine):
-    """Any order of stores, removals and clears, repeated or for blocks never seen, over one shard or many."""
+class Changes(RuleBasedStateMachine):
+    """Any order of stores, removals and clears, repeated or for blocks never seen."""
 
-    @initialize(shard_blocks=st.sampled_from([32, 4096]))
-    def begin(self, shard_blocks: int) -> None:
-        self.index = PrefixIndex(4096, shard_blocks)
-        self.held: dict[str, set[int]] = {replica: set() for replica in REPLICAS}
+    index: PrefixIndex
+    held: dict[str, set[int]]
 
     @rule(replica=replicas, blocks=some_blocks)
     def add(self, replica: str, blocks: list[int]) -> None:
@@ -47,6 +45,15 @@ class UnboundedIndex(RuleBasedStateMachine):
     def clear(self, replica: str) -> None:
         self.index.clear(replica)
         self.held[replica] = set()
+
+
+class UnboundedIndex(Changes):
+    """Any order of stores, removals and clears, repeated or for blocks never seen, over one shard or many."""
+
+    @initialize(shard_blocks=st.sampled_from([32, 4096]))
+    def begin(self, shard_blocks: int) -> None:
+        self.index = PrefixIndex(4096, shard_blocks)
+        self.held = {replica: set() for replica in REPLICAS}
 
     @rule()
     def sweep(self) -> None:
@@ -72,29 +79,14 @@ class UnboundedIndex(RuleBasedStateMachine):
         assert len(self.index) == len(set().union(*self.held.values()))
 
 
-class BoundedIndex(RuleBasedStateMachine):
+class BoundedIndex(Changes):
     """A full index holds a subset of the truth, within its bound."""
 
     @initialize(max_blocks=st.integers(1, 16), shard_blocks=st.sampled_from([2, 4096]))
     def begin(self, max_blocks: int, shard_blocks: int) -> None:
         self.max_blocks = max_blocks
         self.index = PrefixIndex(max_blocks, shard_blocks)
-        self.held: dict[str, set[int]] = {replica: set() for replica in REPLICAS}
-
-    @rule(replica=replicas, blocks=some_blocks)
-    def add(self, replica: str, blocks: list[int]) -> None:
-        self.index.add(replica, blocks)
-        self.held[replica] |= set(blocks)
-
-    @rule(replica=replicas, blocks=some_blocks)
-    def remove(self, replica: str, blocks: list[int]) -> None:
-        self.index.remove(replica, blocks)
-        self.held[replica] -= set(blocks)
-
-    @rule(replica=replicas)
-    def clear(self, replica: str) -> None:
-        self.index.clear(replica)
-        self.held[replica] = set()
+        self.held = {replica: set() for replica in REPLICAS}
 
     @rule(prompt=some_blocks)
     def no_match_is_made_up(self, prompt: list[int]) -> None:
