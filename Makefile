@@ -15,10 +15,13 @@ TORCH_WHEELS ?= $(TORCH_INDEX)/torch/
 
 INSTALLED := $(VENV)/.installed
 LOCKS := requirements/cpu.txt requirements/model.txt
-PIP_INSTALL := $(BIN)/python -m pip install --no-deps --disable-pip-version-check
+# As a wheel, urllib3-future (of grafana-client) would put itself in urllib3's place for every other package.
+PIP_INSTALL := URLLIB3_NO_OVERRIDE=1 $(BIN)/python -m pip install --no-deps --disable-pip-version-check --no-binary urllib3-future
+# Debian packages that the integration tests run: a Prometheus, a browser with a font.
+TEST_TOOLS := prometheus chromium fonts-dejavu-core
 
 .DEFAULT_GOAL := help
-.PHONY: help serve model test test-unit test-integration check lock clean
+.PHONY: help serve model test test-unit test-integration test-tools check lock clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -35,8 +38,14 @@ test: test-unit test-integration ## all tests
 test-unit: $(INSTALLED) ## tests without Ray clusters and engines
 	$(BIN)/python -m pytest tests/unit
 
-test-integration: model ## tests against real Ray Serve and real vLLM engines
+test-integration: model test-tools ## tests against real Ray Serve and real vLLM engines
 	$(BIN)/python -m pytest tests/integration
+
+test-tools: ## install Prometheus and Chromium from Debian's packages, where that is possible
+	@if command -v prometheus chromium >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get; then apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(TEST_TOOLS); \
+	else echo "Tests with a real Prometheus and a real browser are skipped: install $(TEST_TOOLS)"; fi >&2
 
 check: $(INSTALLED) ## lint, format, types, import contracts
 	$(BIN)/ruff check .

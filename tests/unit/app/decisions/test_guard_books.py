@@ -23,8 +23,9 @@ class GuardMachine(RuleBasedStateMachine):
         super().__init__()
         self.clock = FakeClock()
         self.guard = guard_of(self.clock, borrowing={"cold_on_hot": 0.3}, queues={"deadline_s": 20})
-        self.running: set[Reservation] = set()
-        self.waiting: set[Reservation] = set()
+        # In the order of arrival, so that a drawn index always names the same one.
+        self.running: dict[Reservation, None] = {}
+        self.waiting: dict[Reservation, None] = {}
 
     @rule(
         path=st.sampled_from(RequestPath),
@@ -40,20 +41,21 @@ class GuardMachine(RuleBasedStateMachine):
         if admission.reservation is None:
             assert admission.decision.action is Action.REFUSE
         elif admission.decision.action is Action.START:
-            self.running.add(admission.reservation)
+            self.running[admission.reservation] = None
         else:
-            self.waiting.add(admission.reservation)
+            self.waiting[admission.reservation] = None
 
     @rule()
     def starts_the_ready(self) -> None:
         for reservation in self.guard.ready():
-            self.waiting.remove(reservation)
-            self.running.add(reservation)
+            del self.waiting[reservation]
+            self.running[reservation] = None
 
     @rule(seconds=st.floats(0, 10))
     def passes(self, seconds: float) -> None:
         self.clock.advance(seconds)
-        self.waiting.difference_update(self.guard.expire())
+        for reservation in self.guard.expire():
+            del self.waiting[reservation]
 
     @rule(
         engines=st.sampled_from([HOT, COLD]),
@@ -67,14 +69,14 @@ class GuardMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.running or self.waiting)
     @rule(data=st.data(), outcome=st.sampled_from(Outcome), again=st.booleans())
     def ends(self, data: st.DataObject, outcome: Outcome, again: bool) -> None:
-        known = sorted(self.running | self.waiting, key=id)
+        known = [*self.running, *self.waiting]
         reservation = known[data.draw(st.integers(0, len(known) - 1))]
         reservation.first_token()
         reservation.release(outcome)
         if again:
             reservation.release(outcome)
-        self.running.discard(reservation)
-        self.waiting.discard(reservation)
+        self.running.pop(reservation, None)
+        self.waiting.pop(reservation, None)
 
     @invariant()
     def counts_are_exact(self) -> None:
@@ -86,7 +88,7 @@ class GuardMachine(RuleBasedStateMachine):
             assert state.least_urgent == max((r.priority for r in running), default=None)
 
     def teardown(self) -> None:
-        for reservation in self.running | self.waiting:
+        for reservation in [*self.running, *self.waiting]:
             reservation.release(Outcome.CANCELLED)
         assert nothing_is_held(self.guard)
 
