@@ -42,7 +42,7 @@ test-integration: model test-tools ## tests against real Ray Serve and real vLLM
 	$(BIN)/python -m pytest tests/integration
 
 test-tools: ## install Prometheus and Chromium from Debian's packages, where that is possible
-	@if command -v prometheus chromium >/dev/null; then :; \
+	@if command -v prometheus >/dev/null && command -v chromium >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get; then apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(TEST_TOOLS); \
 	else echo "Tests with a real Prometheus and a real browser are skipped: install $(TEST_TOOLS)"; fi >&2
