@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 
 from app.decisions.admission import AdmissionDecision
-from app.decisions.classifier import Classification
 from app.errors import ApiError
 from app.requests import Outcome, RequestPath
 from app.state.engines import Reservation
 from app.state.quotas import Charge
 from deployments.triage import Triaged
-
-logger = logging.getLogger("ray.serve")
 
 
 class Admitted:
@@ -108,9 +104,10 @@ class Admitted:
         return self._reservation.started_s is not None
 
     @property
-    def waited_ms(self) -> int:
+    def waited_s(self) -> float:
+        """For its slot; 0 while it has none."""
         started_s = self._reservation.started_s
-        return 0 if self._asked_s is None or started_s is None else round(1000 * (started_s - self._asked_s))
+        return 0.0 if self._asked_s is None or started_s is None else started_s - self._asked_s
 
     def headers(self) -> dict[str, str]:
         """All that has been decided so far."""
@@ -121,38 +118,10 @@ class Admitted:
             "x-kvpulse-admission": self.decision.reason.value,
             "x-kvpulse-engines": self.engines.value,
             "x-kvpulse-level": self.decision.level.name.lower(),
-            "x-kvpulse-waited-ms": str(self.waited_ms),
+            "x-kvpulse-waited-ms": str(round(1000 * self.waited_s)),
             **self._charge.decision.headers(),
             **self._told,
         }
         if self.decision.output_cap_tokens is not None:
             headers["x-kvpulse-output-cap-tokens"] = str(self.decision.output_cap_tokens)
         return headers
-
-
-def log_request(
-    found: Classification,
-    *,
-    outcome: str,
-    engines: str = "-",
-    replica: str = "-",
-    routing: str = "-",
-    matched_tokens: int = 0,
-    waited_ms: int = 0,
-    used_tokens: int | None = None,
-) -> None:
-    """The one line that the log has for each request. No text of it, no key."""
-    logger.info(
-        "request path=%s reason=%s priority=%d engines=%s replica=%s routing=%s matched_tokens=%d waited_ms=%d "
-        "used_tokens=%s outcome=%s",
-        found.path,
-        found.reason,
-        found.priority,
-        engines,
-        replica or "-",
-        routing,
-        matched_tokens,
-        waited_ms,
-        "-" if used_tokens is None else used_tokens,
-        outcome,
-    )

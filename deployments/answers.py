@@ -25,13 +25,14 @@ from app.errors import (
     UpstreamError,
 )
 from app.requests import Outcome, RequestPath
-from deployments.admitted import Admitted, log_request
+from deployments.admitted import Admitted
 from deployments.engine_errors import EngineLostError, StreamBrokenError
 from deployments.forwarding import EngineAnswer, EngineConnections
 from deployments.incoming import TIMEOUT_HEADER
 from deployments.leases import Lease
 from deployments.refusals import no_room_in_time
 from deployments.rendering import RESPONSES, OpenAIRoute
+from deployments.request_record import Observer, RequestRecord, log_request
 
 logger = logging.getLogger("ray.serve")
 
@@ -69,6 +70,9 @@ class Dispatch:
         body: for these engines.
         lease: one attempt at a replica of these engines, given the unique ids of those to avoid.
         timeout_s: the client's own deadline.
+        arrived_s: when the request came, by `clock`.
+        observe: is told at the end what became of it.
+        clock: monotonic seconds.
     """
 
     route: OpenAIRoute
@@ -78,6 +82,9 @@ class Dispatch:
     connections: EngineConnections
     suspects: Suspects
     timeout_s: float | None
+    arrived_s: float
+    observe: Observer = log_request
+    clock: Callable[[], float] = time.monotonic
 
 
 class EngineResponse(Response):
@@ -91,6 +98,7 @@ class EngineResponse(Response):
         self._complete = False
         self._lost_engine = False
         self._lease: Lease | None = None
+        self._first_token_s: float | None = None
         self._error: ApiError | None = None  # what ended the answer before its time
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -148,15 +156,20 @@ class EngineResponse(Response):
         # Of what an engine failed to begin, the key pays nothing.
         served = self._started or (used_tokens is not None and outcome is not Outcome.ENGINE_FAILED)
         self._admitted.close(outcome, used_tokens, served, error)
-        decision = None if self._lease is None else self._lease.decision
-        log_request(
-            self._admitted.triaged.found,
-            outcome=outcome if error is None else str(error.code),
-            engines=self._admitted.engines,
-            replica="-" if self._lease is None else self._lease.replica_id,
-            routing="-" if decision is None else decision.reason,
-            matched_tokens=0 if decision is None else decision.matched_tokens,
-            waited_ms=self._admitted.waited_ms,
+        self._dispatch.observe(self._record(outcome if error is None else str(error.code), used_tokens))
+
+    def _record(self, outcome: str, used_tokens: int | None) -> RequestRecord:
+        admitted, lease, arrived_s = self._admitted, self._lease, self._dispatch.arrived_s
+        return RequestRecord(
+            admitted.triaged,
+            outcome,
+            admitted.engines,
+            admitted.decision,
+            routing=None if lease is None else lease.decision,
+            replica="" if lease is None else lease.replica_id,
+            duration_s=self._dispatch.clock() - arrived_s,
+            ttft_s=None if self._first_token_s is None else self._first_token_s - arrived_s,
+            waited_s=admitted.waited_s,
             used_tokens=used_tokens,
         )
 
@@ -195,6 +208,7 @@ class EngineResponse(Response):
         try:
             self._started = True
             if answer.streamed and self._dispatch.route != RESPONSES:  # whose first events come before the first token
+                self._first_token_s = self._dispatch.clock()
                 self._admitted.first_token()
             await send(self._start(lease, answer))
             await self._send_chunks(answer, send)

@@ -15,8 +15,9 @@ from app.requests import Refusal, RequestPath
 from app.state.engines import EnginesState, Reservation
 from app.state.pressure import ReplicaReading
 from app.state.quotas import Charge, QuotaDecision, Quotas
-from deployments.admitted import Admitted, log_request
+from deployments.admitted import Admitted
 from deployments.refusals import no_room_in_time, refusal_error
+from deployments.request_record import Observer, RequestRecord, log_request
 from deployments.triage import Triaged
 
 logger = logging.getLogger("ray.serve")
@@ -51,6 +52,7 @@ class Gate:
         slots_per_replica: requests that fit on one replica of those engines.
         assumed_output_tokens: stands for a missing `max_tokens` when a key is charged.
         clock: monotonic seconds, the guard's.
+        observe: is told of every request that is refused here.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Gate:
         slots_per_replica: Mapping[RequestPath, int],
         assumed_output_tokens: int,
         clock: Callable[[], float],
+        observe: Observer = log_request,
     ) -> None:
         self.refusals: Counter[tuple[RequestPath, Refusal]] = Counter()
         self._guard = guard
@@ -69,6 +72,7 @@ class Gate:
         self._slots_per_replica = slots_per_replica
         self._assumed_output_tokens = assumed_output_tokens
         self._clock = clock
+        self._observe = observe
         self._open: dict[Reservation, Admitted] = {}
         self._waiting: set[Reservation] = set()
 
@@ -167,8 +171,8 @@ class Gate:
     ) -> ApiError:
         found = triaged.found
         self._count(found.path, reason)
-        log_request(found, outcome=reason)
         engines = found.path.engines if decision is None else decision.engines
+        self._observe(RequestRecord(triaged, reason, engines, decision))
         headers = {
             "x-kvpulse-path": found.path,
             "x-kvpulse-reason": found.reason,

@@ -35,6 +35,7 @@ from deployments.pulse_subscriber import PulseSubscriber
 from deployments.readiness import Readiness
 from deployments.rendering import CHAT, COMPLETIONS, RESPONSES, OpenAIRoute, Rendered, Renderer
 from deployments.replica_sets import IN_THIS_PROCESS
+from deployments.request_record import Observer, log_request, observed_by
 from deployments.triage import Triage
 
 # Serve copies the app and the class when it decorates: all that they use stands above them.
@@ -96,7 +97,7 @@ def _follow_replicas(
     return replicas
 
 
-def _gate(spec: IngressSpec, replicas: Mapping[RequestPath, PathReplicas]) -> Gate:
+def _gate(spec: IngressSpec, replicas: Mapping[RequestPath, PathReplicas], observe: Observer) -> Gate:
     config, clock = spec.config, time.monotonic
     block_sizes = {path: engines.block_size for path, engines in spec.engines.items()}
     return Gate(
@@ -106,6 +107,7 @@ def _gate(spec: IngressSpec, replicas: Mapping[RequestPath, PathReplicas]) -> Ga
         slots_per_replica={path: engines.slots_per_replica for path, engines in spec.engines.items()},
         assumed_output_tokens=config.routing.assumed_output_tokens,
         clock=clock,
+        observe=observe,
     )
 
 
@@ -126,7 +128,8 @@ class Ingress:
         self._renderer = await Renderer.load(spec.engine_arguments, spec.frontend_arguments)
         self._intake = Intake(spec.config, spec.key_ring, self._renderer.served_names)
         self._triage = Triage(spec.config, spec.context_tokens, self._replicas, time.monotonic)
-        self._gate = _gate(spec, self._replicas)
+        self._observe = observed_by(log_request)
+        self._gate = _gate(spec, self._replicas, self._observe)
         self._ticking = asyncio.create_task(self._gate.run())
 
     async def __del__(self) -> None:
@@ -198,13 +201,14 @@ class Ingress:
         return JSONResponse(explanation(triaged, verdict, *routing))
 
     async def _generate(self, route: OpenAIRoute, request: Request) -> Response:
+        arrived_s = time.monotonic()
         client = self._intake.authenticate(request)
         asked = await self._intake.read(request, client)
         rendered = await self._render(route, asked)
         triaged = self._triage.take(rendered, client, asked.session_label)
         admitted = self._gate.admit(triaged, client, asked.timeout_s, asked.told)
         # From here to the response's own first step nothing is awaited: it closes what was admitted.
-        return EngineResponse(self._dispatch(route, rendered, admitted, asked))
+        return EngineResponse(self._dispatch(route, rendered, admitted, asked, arrived_s))
 
     async def _render(self, route: OpenAIRoute, asked: Incoming) -> Rendered:
         rendered = await self._renderer.render(route, asked.body, asked.forced_path)
@@ -213,7 +217,9 @@ class Ingress:
             raise InvalidRequestError(f"prompts times `n` is above {most} (limits.max_sequences)", param="n")
         return rendered
 
-    def _dispatch(self, route: OpenAIRoute, rendered: Rendered, admitted: Admitted, asked: Incoming) -> Dispatch:
+    def _dispatch(
+        self, route: OpenAIRoute, rendered: Rendered, admitted: Admitted, asked: Incoming, arrived_s: float
+    ) -> Dispatch:
         triaged, cap = admitted.triaged, admitted.decision.output_cap_tokens
 
         def body(engines: RequestPath) -> dict[str, Any]:
@@ -227,4 +233,14 @@ class Ingress:
             routed = replicas.routed(msgspec.structs.replace(request, excluded=excluded), answer_tokens)
             return Lease(self._engines[engines], engines, routed, self._config.limits.lease_timeout_s)
 
-        return Dispatch(route, admitted, body, lease, self._connections, self._suspects, asked.timeout_s)
+        return Dispatch(
+            route,
+            admitted,
+            body,
+            lease,
+            self._connections,
+            self._suspects,
+            asked.timeout_s,
+            arrived_s,
+            self._observe,
+        )

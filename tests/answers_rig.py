@@ -15,6 +15,7 @@ from deployments.answers import Dispatch, EngineResponse, Suspects
 from deployments.forwarding import EngineConnections
 from deployments.leases import Lease
 from deployments.rendering import CHAT, OpenAIRoute, Rendered
+from deployments.request_record import RequestRecord
 from tests.fakes import (
     FakeClock,
     FakeHandle,
@@ -69,6 +70,7 @@ class Setting:
         self.method, self.suspects, self.client = method, suspects, Client()
         self.door = Door(slots=1, breaker={"failures": 1, "abort_after_s": 1})
         self.leased: list[RequestPath] = []
+        self.records: list[RequestRecord] = []
         self._route, self._timeout_s = route, timeout_s
 
     def admit(self, path: RequestPath = HOT, **given: Any) -> Admitted:
@@ -86,7 +88,19 @@ class Setting:
         def body(engines: RequestPath) -> dict[str, Any]:
             return rendered.engine_body(self._route, 50, admitted.decision.output_cap_tokens)
 
-        dispatch = Dispatch(self._route, admitted, body, lease, EngineConnections(30), self.suspects, self._timeout_s)
+        clock = self.door.clock
+        dispatch = Dispatch(
+            self._route,
+            admitted,
+            body,
+            lease,
+            EngineConnections(30),
+            self.suspects,
+            self._timeout_s,
+            arrived_s=clock() - 0.5,
+            observe=self.records.append,
+            clock=clock,
+        )
         await EngineResponse(dispatch)({"type": "http"}, self.client.receive, self.client.send)
 
     async def released(self) -> None:

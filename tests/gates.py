@@ -16,6 +16,7 @@ from app.state.pulse import ReplicaLoad
 from app.state.quotas import Quotas
 from deployments.admitted import Admitted
 from deployments.gate import Gate
+from deployments.request_record import Observer, log_request
 from deployments.triage import Triaged
 from tests.fakes import FakeClock
 
@@ -33,10 +34,11 @@ class Door:
 
     Args:
         slots: requests that fit on each replica.
+        observe: is told of refusals.
         rules: of admission.
     """
 
-    def __init__(self, slots: int = 100, **rules: Any) -> None:
+    def __init__(self, slots: int = 100, observe: Observer = log_request, **rules: Any) -> None:
         self.clock = FakeClock()
         self.guard = Guard(AdmissionConfig.model_validate(rules), {HOT: 16, COLD: 16}, 1.0, self.clock)
         self.quotas = Quotas(self.clock)
@@ -48,6 +50,7 @@ class Door:
             {HOT: slots, COLD: slots},
             assumed_output_tokens=256,
             clock=self.clock,
+            observe=observe,
         )
         self.report(HOT)
         self.report(COLD)

@@ -1,0 +1,67 @@
+"""What is told of a request at its end."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.responses import JSONResponse
+
+from app.decisions.routing import RoutingReason
+from app.errors import ApiError
+from app.requests import Refusal
+from deployments.request_record import RequestRecord, observed_by
+from tests.answers_rig import DEAD, setting
+from tests.fakes import ServeApp, events
+from tests.gates import COLD, HOT, Door, triaged
+
+
+async def test_a_streamed_answer_is_told_with_its_times_from_its_arrival(serve_app: ServeApp) -> None:
+    scene = await setting(serve_app, events("1", "[DONE]"), used_tokens=12)
+    await scene.answer()
+    await scene.released()
+    (record,) = scene.records
+    assert (record.path, record.engines, record.outcome) == (HOT, HOT, "answered")
+    assert (record.ttft_s, record.duration_s, record.waited_s) == (0.5, 0.5, 0.0)  # the rig's clock stands still
+    assert (record.replica, record.used_tokens) == ("r0", 12)
+    assert record.routing is not None
+    assert record.routing.reason is RoutingReason.FALLBACK
+
+
+async def test_an_answer_in_one_piece_has_no_first_token(serve_app: ServeApp) -> None:
+    scene = await setting(serve_app, JSONResponse({}))
+    await scene.answer()
+    await scene.released()
+    assert [record.ttft_s for record in scene.records] == [None]
+
+
+async def test_a_request_that_engines_failed_is_told_once_with_the_error_that_its_client_got(
+    serve_app: ServeApp,
+) -> None:
+    scene = await setting(serve_app, DEAD, DEAD)
+    with pytest.raises(ApiError) as failure:
+        await scene.answer()
+    await scene.released()
+    assert [record.outcome for record in scene.records] == [failure.value.code]
+
+
+async def test_a_refusal_is_told_with_its_reason() -> None:
+    records: list[RequestRecord] = []
+    door = Door(observe=records.append, queues={"cold": {"max_requests": 1, "max_tokens": 100}}, slots=1)
+    for _ in ("runs", "waits"):
+        door.admit(COLD)
+    with pytest.raises(ApiError):
+        door.admit(COLD)
+    (record,) = records
+    assert (record.path, record.engines, record.outcome) == (COLD, COLD, Refusal.QUEUE_FULL)
+    assert record.admission is not None
+    assert record.duration_s is None
+
+
+def test_an_observer_that_fails_keeps_nothing_from_the_others() -> None:
+    told: list[RequestRecord] = []
+
+    def fails(record: RequestRecord) -> None:
+        raise RuntimeError("no")
+
+    record = RequestRecord(triaged(), "answered", HOT, None)
+    observed_by(fails, told.append)(record)
+    assert told == [record]
