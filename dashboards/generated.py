@@ -1,4 +1,4 @@
-"""The files that are made from the code and kept beside it, so that a change can be read and Prometheus can load them."""
+"""The files that are made from the code and kept beside it: a change can be read, and Prometheus can load its rules."""
 
 from __future__ import annotations
 

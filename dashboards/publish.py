@@ -1,8 +1,8 @@
 """Brings folder, data source, dashboards and alert rules of a Grafana server to what the code says.
 
-Nothing is written that is as it should be. Each dashboard's version carries a message with the fingerprint of its
-content: if the latest version carries ours nothing changed, if it carries an older one of ours it is updated, and if it
-carries none somebody edited the dashboard in Grafana, which is theirs until `overwrite` is asked for.
+Nothing is written that is as it should be. Each version of a dashboard carries a message with the fingerprint of its
+content. If the latest carries ours, nothing changed; an older one of ours is replaced; any other means that somebody
+edited the dashboard in Grafana, and it is left alone until `overwrite` is asked for.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from grafana_client import GrafanaApi
+from grafana_client.api import GrafanaApi
+from grafana_client.client import GrafanaClientError
 
-from dashboards.alerts import RULE_GROUP
-from dashboards.grafana_errors import PushError, is_missing
+from dashboards.alerts import RULE_GROUP, RUNBOOK
+from dashboards.grafana_errors import PushError, answer_of, not_grafana, or_none
+from dashboards.rules import grafana_rule_group
 
 FOLDER_UID = "kvpulse"
 _MESSAGE = "kvpulse "
-_EDITED = "was edited in Grafana since the last push; save your copy of it there, then push with --overwrite"
 
 
 class Action(StrEnum):
     CREATED = "created"
     UPDATED = "updated"
     UNCHANGED = "unchanged"
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,39 +37,70 @@ class Change:
     kind: str
     name: str
     action: Action
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DataSource:
     """
     Args:
-        name: of the Prometheus data source; Ray's dashboard names it too.
-        url: of the Prometheus as Grafana reaches it; None takes the data source as it is.
+        name: of the Prometheus data source in Grafana; Ray's dashboard refers to it by name too.
+        url: of the Prometheus as Grafana reaches it; None takes an existing data source as it is.
     """
 
     name: str
     url: str | None
 
-    def wanted(self) -> dict[str, Any]:
-        # The interval at which Ray's own Prometheus configuration scrapes; Grafana derives the window of rates from it.
-        options = {"httpMethod": "POST", "timeInterval": "10s"}
-        return {"name": self.name, "type": "prometheus", "access": "proxy", "url": self.url, "jsonData": options}
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """
+    Args:
+        boards: dashboards as exported, with `uid` and `title`.
+        editable_rules: may alert rules be changed in Grafana; else it shows them as provisioned.
+    """
+
+    folder: str
+    source: DataSource
+    boards: tuple[Mapping[str, Any], ...]
+    runbook: str = RUNBOOK
+    editable_rules: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Publisher:
-    """Each method changes one thing and says what it did; reading and deciding is all it does in a dry run."""
+    """
+    Args:
+        overwrite: replaces what was edited in Grafana.
+        dry_run: reads and decides, and writes nothing.
+    """
 
     grafana: GrafanaApi
     overwrite: bool = False
     dry_run: bool = False
 
-    def folder(self, title: str) -> Change:
-        try:
-            found = self.grafana.folder.get_folder(FOLDER_UID)
-        except Exception as error:
-            if not is_missing(error):
-                raise
+    def push(self, plan: Plan) -> Iterator[Change]:
+        """One change after the other, as they are made.
+
+        Raises:
+            PushError: nothing further is possible. What is refused alone is a change with that action.
+        """
+        self._check_server()
+        yield self._folder(plan.folder)
+        change, source_uid = self._data_source(plan.source)
+        yield change
+        for board in plan.boards:
+            yield self._dashboard(board)
+        yield self._alert_rules(grafana_rule_group(FOLDER_UID, source_uid, plan.runbook), plan.editable_rules)
+
+    def _check_server(self) -> None:
+        answer = self.grafana.client.GET("/health")
+        if not isinstance(answer, dict) or "database" not in answer:
+            raise PushError(not_grafana(self.grafana.client.url.removesuffix("/api")))
+
+    def _folder(self, title: str) -> Change:
+        found = or_none(lambda: self.grafana.folder.get_folder(FOLDER_UID))
+        if found is None:
             if not self.dry_run:
                 self.grafana.folder.create_folder(title, uid=FOLDER_UID)
             return Change("folder", title, Action.CREATED)
@@ -77,114 +110,102 @@ class Publisher:
             self.grafana.folder.update_folder(FOLDER_UID, title=title, version=found.get("version"))
         return Change("folder", title, Action.UPDATED)
 
-    def data_source(self, source: DataSource) -> tuple[Change, str]:
+    def _data_source(self, source: DataSource) -> tuple[Change, str]:
         """
         Returns:
             Also its uid, which the alert rules need; empty in a dry run that would create it.
         """
-        try:
-            found = self.grafana.datasource.get_datasource_by_name(source.name)
-        except Exception as error:
-            if not is_missing(error):
-                raise
-            return self._new_data_source(source)
+        found = or_none(lambda: self.grafana.datasource.get_datasource_by_name(source.name))
+        if found is None:
+            uid = self._create_data_source(source)
+            return Change("data source", source.name, Action.CREATED, self._health(uid)), uid
+        uid = str(found["uid"])
         if found["type"] != "prometheus":
             raise PushError(
-                f"the data source {source.name!r} is of type {found['type']}, not prometheus; name another with "
-                "--prometheus-name"
+                f"the data source {source.name!r} is a {found['type']}, no Prometheus: choose another --prometheus-name"
             )
         if source.url is None or _same_url(found["url"], source.url):
-            return Change("data source", source.name, Action.UNCHANGED), found["uid"]
+            return Change("data source", source.name, Action.UNCHANGED, self._health(uid)), uid
         if not self.overwrite:
             raise PushError(
-                f"the data source {source.name!r} asks {found['url']}, not {source.url}; push with --overwrite to "
-                "change it, or name another with --prometheus-name"
+                f"the data source {source.name!r} asks {found['url']}, not {source.url}: push with --overwrite to "
+                "change that, or choose another --prometheus-name"
             )
         if not self.dry_run:
-            self.grafana.datasource.update_datasource_by_uid(found["uid"], {**found, "url": source.url})
-        return Change("data source", source.name, Action.UPDATED), found["uid"]
+            self.grafana.datasource.update_datasource_by_uid(uid, {**found, "url": source.url})
+        return Change("data source", source.name, Action.UPDATED, self._health(uid)), uid
 
-    def _new_data_source(self, source: DataSource) -> tuple[Change, str]:
+    def _create_data_source(self, source: DataSource) -> str:
         if source.url is None:
             raise PushError(
-                f"there is no data source {source.name!r}; say where Prometheus is with --prometheus-url, or name an "
-                "existing one with --prometheus-name"
+                f"there is no data source {source.name!r}: say where Prometheus is (--prometheus-url), or choose one "
+                "that exists (--prometheus-name)"
             )
-        change = Change("data source", source.name, Action.CREATED)
         if self.dry_run:
-            return change, ""
-        return change, self.grafana.datasource.create_datasource(source.wanted())["datasource"]["uid"]
+            return ""
+        # Grafana derives the window of rates from the interval, which is that of Ray's Prometheus configuration.
+        options = {"httpMethod": "POST", "timeInterval": "10s"}
+        wanted = {"name": source.name, "type": "prometheus", "access": "proxy", "url": source.url, "jsonData": options}
+        return str(self.grafana.datasource.create_datasource(wanted)["datasource"]["uid"])
 
-    def dashboard(self, board: Mapping[str, Any]) -> Change:
-        """
-        Args:
-            board: as exported: with `uid` and `title`.
-        """
-        message = _MESSAGE + fingerprint(board)
+    def _health(self, uid: str) -> str:
+        """Why Grafana cannot ask the data source now; empty if it can."""
+        if not uid:
+            return ""
         try:
-            found = self.grafana.dashboard.get_dashboard(board["uid"])
-        except Exception as error:
-            if not is_missing(error):
-                raise
-            self._save(board, 0, message)
-            return Change("dashboard", board["title"], Action.CREATED)
+            answer = self.grafana.datasource.health(uid)
+        except GrafanaClientError as error:
+            return f"Grafana cannot ask it: {answer_of(error)}"
+        return "" if answer["status"] == "OK" else f"Grafana cannot ask it: {answer['message']}"
+
+    def _dashboard(self, board: Mapping[str, Any]) -> Change:
+        title, message = board["title"], _MESSAGE + _fingerprint(board)
+        found = or_none(lambda: self.grafana.dashboard.get_dashboard(board["uid"]))
+        if found is None:
+            return self._save(board, 0, message, Action.CREATED)
         version = found["dashboard"]["version"]
         latest = self._message_of(board["uid"], version)
-        if latest == message and found["meta"].get("folderUid") == FOLDER_UID:
-            return Change("dashboard", board["title"], Action.UNCHANGED)
+        if latest == message and found["meta"]["folderUid"] == FOLDER_UID:
+            return Change("dashboard", title, Action.UNCHANGED)
         if not latest.startswith(_MESSAGE) and not self.overwrite:
-            raise PushError(f"the dashboard {board['title']!r} {_EDITED}")
-        self._save(board, version, message)
-        return Change("dashboard", board["title"], Action.UPDATED)
+            return Change("dashboard", title, Action.REFUSED, "edited in Grafana; --overwrite replaces it")
+        return self._save(board, version, message, Action.UPDATED)
 
     def _message_of(self, uid: str, version: int) -> str:
         answer = self.grafana.dashboard_versions.get_dashboard_versions_by_uid(uid)
-        versions = answer["versions"] if isinstance(answer, dict) else answer  # since Grafana 11, and before
-        return next((one.get("message", "") for one in versions if one["version"] == version), "")
+        versions = answer["versions"] if isinstance(answer, dict) else answer  # since Grafana 11; before
+        return next((str(one["message"]) for one in versions if one["version"] == version), "")
 
-    def _save(self, board: Mapping[str, Any], version: int, message: str) -> None:
-        """`version` is the one this was decided on: Grafana refuses to replace a later one."""
-        if self.dry_run:
-            return
+    def _save(self, board: Mapping[str, Any], version: int, message: str, action: Action) -> Change:
+        """`version` is the one this was decided on: Grafana does not replace a later one."""
         content = {**board, "id": None, "version": version}
-        self.grafana.dashboard.update_dashboard(
-            {"dashboard": content, "folderUid": FOLDER_UID, "message": message, "overwrite": self.overwrite}
-        )
-
-    def alert_rules(self, group: Mapping[str, Any], editable: bool) -> Change:
-        """The group is replaced as a whole: rules that the code has no more go.
-
-        Args:
-            group: from `grafana_rule_group`.
-            editable: may they be changed in Grafana; else it shows them as provisioned.
-        """
-        api, name = self.grafana.alertingprovisioning, f"{len(group['rules'])} rules"
+        command = {"dashboard": content, "folderUid": FOLDER_UID, "message": message, "overwrite": self.overwrite}
         try:
-            found = api.get_rule_group(FOLDER_UID, RULE_GROUP)
-        except Exception as error:
-            if not is_missing(error):
+            if not self.dry_run:
+                self.grafana.dashboard.update_dashboard(command)
+        except GrafanaClientError as error:
+            if error.status_code != 412:
                 raise
-            action = Action.CREATED
-        else:
-            if _contains(found, group):
-                return Change("alerts", name, Action.UNCHANGED)
-            if not self.overwrite and any(not rule.get("provenance") for rule in found["rules"]):
-                raise PushError(f"the alert group {RULE_GROUP!r} may be edited in Grafana and differs; use --overwrite")
-            action = Action.UPDATED
+            note = f"changed in Grafana meanwhile ({answer_of(error)}); look there, then push again"
+            return Change("dashboard", board["title"], Action.REFUSED, note)
+        return Change("dashboard", board["title"], action)
+
+    def _alert_rules(self, group: Mapping[str, Any], editable: bool) -> Change:
+        """The group is replaced as a whole: rules that the code no longer has go."""
+        api, name = self.grafana.alertingprovisioning, f"{len(group['rules'])} rules"
+        found = or_none(lambda: api.get_rule_group(FOLDER_UID, RULE_GROUP))
+        if found is not None and _contains(found, group):
+            return Change("alerts", name, Action.UNCHANGED)
+        if found is not None and not self.overwrite and not all(rule.get("provenance") for rule in found["rules"]):
+            return Change(
+                "alerts", name, Action.REFUSED, "they differ and may have been edited in Grafana; --overwrite"
+            )
         if not self.dry_run:
             api.update_rule_group(FOLDER_UID, RULE_GROUP, group, disable_provenance=editable)
-        return Change("alerts", name, action)
-
-    def health(self, data_source_uid: str) -> str | None:
-        """Why Grafana cannot ask the data source; None if it can."""
-        try:
-            answer = self.grafana.datasource.health(data_source_uid)
-        except Exception as error:
-            return str(error)
-        return None if answer.get("status") == "OK" else answer.get("message", "no reason given")
+        return Change("alerts", name, Action.CREATED if found is None else Action.UPDATED)
 
 
-def fingerprint(board: Mapping[str, Any]) -> str:
+def _fingerprint(board: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(board, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -199,14 +220,3 @@ def _contains(found: Any, wanted: Any) -> bool:
 
 def _same_url(one: str, other: str) -> bool:
     return one.rstrip("/") == other.rstrip("/")
-
-
-def steps(
-    publisher: Publisher,
-    folder: str,
-    source: DataSource,
-    boards: list[dict[str, Any]],
-    rule_group: Any,
-    editable_rules: bool,
-) -> Iterator[Change]:
-    raise NotImplementedError

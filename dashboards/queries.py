@@ -1,8 +1,8 @@
 """PromQL over our metrics as Ray's metrics ports show them, built from `Metric` objects, never from names.
 
-Names there have the prefix `ray_`, counters keep their one `_total`, histograms have `_bucket`, `_sum` and `_count`, and
-Ray adds the labels `application`, `deployment` and `replica`. Ray rebuilds histograms from their buckets' middles, so
-`_sum` is an approximation and no query uses it.
+Names there have the prefix `ray_`, counters keep their one `_total`, histograms have `_bucket`, `_sum` and `_count`,
+and Ray adds the labels `application`, `deployment` and `replica`. Ray rebuilds histograms from their buckets' middles,
+so `_sum` is an approximation and no query uses it.
 
 What would be meaningless is refused when it is written: a label that the metric does not have, the rate of a gauge, the
 sum of ratios.
@@ -71,12 +71,12 @@ class PromQL:
     def ratio_of_rates(self, part: Metric, whole: Metric, *by: str, **equal: str) -> str:
         return ratio(self.rate(part, *by, **equal), self.rate(whole, *by, **equal))
 
-    def _series(
-        self, metric: Metric, kind: Kind, equal: dict[str, str], *further: str, suffix: str = ""
-    ) -> str:
+    def _series(self, metric: Metric, kind: Kind, equal: dict[str, str], *further: str, suffix: str = "") -> str:
         if metric.kind is not kind:
             raise ValueError(f"{metric.name} is a {metric.kind}, not a {kind}")
-        chosen = [f'{label}=~"{_widened(metric, label, value)}"' for label, value in self.selection if _has(metric, label)]
+        chosen = [
+            f'{label}=~"{_widened(metric, label, value)}"' for label, value in self.selection if _has(metric, label)
+        ]
         chosen += [f'{_known(metric, label)}="{value}"' for label, value in equal.items()]
         inside = ",".join([*chosen, *further])
         return f"{metric.ray_name}{suffix}{{{inside}}}" if inside else f"{metric.ray_name}{suffix}"
