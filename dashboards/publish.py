@@ -18,6 +18,7 @@ from grafana_client.api import GrafanaApi
 from grafana_client.client import GrafanaClientError
 
 from dashboards.alerts import RULE_GROUP, RUNBOOK
+from dashboards.grafana_address import without_credentials
 from dashboards.grafana_errors import PushError, answer_of, not_grafana, or_none
 from dashboards.rules import grafana_rule_group
 
@@ -128,7 +129,8 @@ class Publisher:
             return Change("data source", source.name, Action.UNCHANGED, self._health(uid)), uid
         if not self.overwrite:
             raise PushError(
-                f"the data source {source.name!r} asks {found['url']}, not {source.url}: push with --overwrite to "
+                f"the data source {source.name!r} asks {without_credentials(found['url'])}, not "
+                f"{without_credentials(source.url)}: push with --overwrite to "
                 "change that, or choose another --prometheus-name"
             )
         if not self.dry_run:
@@ -174,7 +176,7 @@ class Publisher:
     def _message_of(self, uid: str, version: int) -> str:
         answer = self.grafana.dashboard_versions.get_dashboard_versions_by_uid(uid)
         versions = answer["versions"] if isinstance(answer, dict) else answer  # since Grafana 11; before
-        return next((str(one["message"]) for one in versions if one["version"] == version), "")
+        return next((str(one.get("message", "")) for one in versions if one["version"] == version), "")
 
     def _save(self, board: Mapping[str, Any], version: int, message: str, action: Action) -> Change:
         """`version` is the one this was decided on: Grafana does not replace a later one."""
