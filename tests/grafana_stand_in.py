@@ -26,8 +26,14 @@ _STATES = {"Alerting", "NoData", "OK", "Error", "KeepLast"}
 
 
 class Refused(Exception):
-    def __init__(self, status: int, message: str, **more: str) -> None:
-        self.status, self.body = status, {"message": message, **more}
+    """
+    Args:
+        code: of HTTP.
+        more: fields beside the message, such as Grafana's `status`.
+    """
+
+    def __init__(self, code: int, message: str, **more: str) -> None:
+        self.code, self.body = code, {"message": message, **more}
 
 
 @dataclass
@@ -243,6 +249,7 @@ def _found(value: Any, message: str, **more: str) -> Any:
 def _handler(grafana: GrafanaStandIn) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = 1 << 16  # head and body in one packet
 
         def _serve(self) -> None:
             raw = self.rfile.read(int(self.headers.get("content-length", 0)))
@@ -252,7 +259,7 @@ def _handler(grafana: GrafanaStandIn) -> type[BaseHTTPRequestHandler]:
             try:
                 status, answer = 200, grafana.answer(asked)
             except Refused as refused:
-                status, answer = refused.status, refused.body
+                status, answer = refused.code, refused.body
             except KeyError as missing:
                 status, answer = 400, {"message": f"bad request data: {missing}"}
             body = json.dumps(answer).encode()
