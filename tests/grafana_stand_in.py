@@ -25,7 +25,7 @@ _RULE_FIELDS = {"uid", "orgID", "folderUID", "ruleGroup", "title", "condition", 
 _STATES = {"Alerting", "NoData", "OK", "Error", "KeepLast"}
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """
     Args:
         code: of HTTP.
@@ -91,7 +91,7 @@ class GrafanaStandIn(AbstractContextManager["GrafanaStandIn"]):
 
     def answer(self, asked: Asked) -> Any:
         if not asked.path.startswith(f"{self.path}/api/"):
-            raise Refused(404, "Not found")
+            raise RefusedError(404, "Not found")
         path = unquote(asked.path.removeprefix(f"{self.path}/api"))
         if path == "/health":
             return {"commit": "0", "database": "ok", "version": "11.6.0"}
@@ -99,15 +99,15 @@ class GrafanaStandIn(AbstractContextManager["GrafanaStandIn"]):
         for pattern, method, act in self._routes():
             if (match := re.fullmatch(pattern, path)) and method == asked.method:
                 return act(asked, *match.groups())
-        raise Refused(404, f"Not found: {asked.method} {path}")
+        raise RefusedError(404, f"Not found: {asked.method} {path}")
 
     def _authorize(self, asked: Asked) -> None:
         basic = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
         given = asked.headers.get("authorization", "")
         if given not in {f"Bearer {TOKEN}", f"Bearer {VIEWER_TOKEN}", basic}:
-            raise Refused(401, "Invalid API key")
+            raise RefusedError(401, "Invalid API key")
         if given == f"Bearer {VIEWER_TOKEN}" and asked.writes:
-            raise Refused(403, "You'll need additional permissions to perform this action.")
+            raise RefusedError(403, "You'll need additional permissions to perform this action.")
 
     def _routes(self) -> list[tuple[str, str, Callable[..., Any]]]:
         group = r"/v1/provisioning/folder/([^/]+)/rule-groups/([^/]+)"
@@ -132,16 +132,16 @@ class GrafanaStandIn(AbstractContextManager["GrafanaStandIn"]):
     def _create_folder(self, asked: Asked) -> Any:
         uid, title = asked.body["uid"], asked.body["title"]
         if not title or not _UID.fullmatch(uid):
-            raise Refused(400, "folder title cannot be empty")
+            raise RefusedError(400, "folder title cannot be empty")
         if uid in self.folders:
-            raise Refused(412, "a folder/dashboard with the same uid already exists")
+            raise RefusedError(412, "a folder/dashboard with the same uid already exists")
         self.folders[uid] = {"uid": uid, "title": title, "version": 1}
         return self.folders[uid]
 
     def _update_folder(self, asked: Asked, uid: str) -> Any:
         folder = self._get_folder(asked, uid)
         if asked.body.get("version") != folder["version"] and not asked.body.get("overwrite"):
-            raise Refused(412, "the folder has been changed by someone else", status="version-mismatch")
+            raise RefusedError(412, "the folder has been changed by someone else", status="version-mismatch")
         folder.update(title=asked.body["title"], version=folder["version"] + 1)
         return folder
 
@@ -152,9 +152,9 @@ class GrafanaStandIn(AbstractContextManager["GrafanaStandIn"]):
     def _create_source(self, asked: Asked) -> Any:
         missing = {"name", "type", "access"} - set(asked.body)
         if missing:
-            raise Refused(400, f"bad request data: {sorted(missing)}")
+            raise RefusedError(400, f"bad request data: {sorted(missing)}")
         if any(source["name"] == asked.body["name"] for source in self.sources.values()):
-            raise Refused(409, "data source with the same name already exists")
+            raise RefusedError(409, "data source with the same name already exists")
         source = {"id": len(self.sources) + 1, "uid": f"P{len(self.sources) + 1}", "readOnly": False, **asked.body}
         self.sources[source["uid"]] = source
         return {"datasource": source, "id": source["id"], "message": "Datasource added", "name": source["name"]}
@@ -162,14 +162,14 @@ class GrafanaStandIn(AbstractContextManager["GrafanaStandIn"]):
     def _update_source(self, asked: Asked, uid: str) -> Any:
         source = _found(self.sources.get(uid), "Data source not found")
         if source["readOnly"]:
-            raise Refused(403, "Cannot update read-only data source")
+            raise RefusedError(403, "Cannot update read-only data source")
         source.update(asked.body)
         return {"datasource": source, "message": "Datasource updated"}
 
     def _source_health(self, asked: Asked, uid: str) -> Any:
         _found(self.sources.get(uid), "Data source not found")
         if not self.prometheus_answers:
-            raise Refused(400, "dial tcp: connection refused", status="ERROR")
+            raise RefusedError(400, "dial tcp: connection refused", status="ERROR")
         return {"status": "OK", "message": "Successfully queried the Prometheus API."}
 
     def _get_board(self, asked: Asked, uid: str) -> Any:
@@ -186,14 +186,14 @@ class GrafanaStandIn(AbstractContextManager["GrafanaStandIn"]):
         uid = board["uid"]
         self.before_save(uid)
         if not board["title"]:
-            raise Refused(400, "Dashboard title cannot be empty", status="empty-name")
+            raise RefusedError(400, "Dashboard title cannot be empty", status="empty-name")
         if not _UID.fullmatch(uid) or len(asked.body["message"]) > 500 or board["id"] is not None:
-            raise Refused(400, "uid contains illegal characters")
+            raise RefusedError(400, "uid contains illegal characters")
         if asked.body["folderUid"] not in self.folders:
-            raise Refused(404, "Folder not found")
+            raise RefusedError(404, "Folder not found")
         stored = self.boards.get(uid)
         if stored is not None and board["version"] != stored["version"] and not asked.body["overwrite"]:
-            raise Refused(412, "The dashboard has been changed by someone else", status="version-mismatch")
+            raise RefusedError(412, "The dashboard has been changed by someone else", status="version-mismatch")
         self._store(uid, board, asked.body["message"])
         self.board_folders[uid] = asked.body["folderUid"]
         return {"status": "success", "uid": uid, "version": self.boards[uid]["version"]}
@@ -209,14 +209,16 @@ class GrafanaStandIn(AbstractContextManager["GrafanaStandIn"]):
     def _put_group(self, asked: Asked, folder: str, name: str) -> Any:
         group, provenance = copy.deepcopy(asked.body), "" if "x-disable-provenance" in asked.headers else "api"
         if folder not in self.folders:
-            raise Refused(400, "invalid alert rule: folder does not exist")
+            raise RefusedError(400, "invalid alert rule: folder does not exist")
         if group["interval"] <= 0 or group["interval"] % 10:
-            raise Refused(400, "interval should be positive and a multiple of 10 seconds")
+            raise RefusedError(400, "interval should be positive and a multiple of 10 seconds")
         if len({rule["title"] for rule in group["rules"]}) != len(group["rules"]):
-            raise Refused(400, "a conflicting alert rule is found: rule title under the same folder should be unique")
+            raise RefusedError(
+                400, "a conflicting alert rule is found: rule title under the same folder should be unique"
+            )
         stored = self.groups.get((folder, name), {"rules": []})
         if any(rule.get("provenance") == "file" for rule in stored["rules"]):
-            raise Refused(500, f"cannot update with provided provenance '{provenance}', needs 'file'")
+            raise RefusedError(500, f"cannot update with provided provenance '{provenance}', needs 'file'")
         for number, rule in enumerate(group["rules"]):
             self._check_rule(rule)
             rule.update(id=number + 1, updated="2026-01-01T00:00:00Z", isPaused=False)
@@ -227,22 +229,22 @@ class GrafanaStandIn(AbstractContextManager["GrafanaStandIn"]):
     def _check_rule(self, rule: dict[str, Any]) -> None:
         missing = {*_RULE_FIELDS, "for"} - set(rule)
         if missing or not _UID.fullmatch(rule["uid"]) or not re.fullmatch(r"\d+[smh]", rule["for"]):
-            raise Refused(400, f"invalid alert rule: {sorted(missing)}")
+            raise RefusedError(400, f"invalid alert rule: {sorted(missing)}")
         if not {rule["noDataState"], rule["execErrState"]} <= _STATES:
-            raise Refused(400, "invalid alert rule: unknown state")
+            raise RefusedError(400, "invalid alert rule: unknown state")
         if rule["condition"] not in {query["refId"] for query in rule["data"]}:
-            raise Refused(400, "invalid alert rule: condition does not exist")
+            raise RefusedError(400, "invalid alert rule: condition does not exist")
         for query in rule["data"]:
             if query["datasourceUid"] not in {"__expr__", *self.sources}:
-                raise Refused(400, f"invalid alert rule: data source {query['datasourceUid']!r} not found")
+                raise RefusedError(400, f"invalid alert rule: data source {query['datasourceUid']!r} not found")
             if query["datasourceUid"] != "__expr__" and query["relativeTimeRange"]["from"] <= 0:
-                raise Refused(400, "invalid alert rule: no time range")
+                raise RefusedError(400, "invalid alert rule: no time range")
             query["model"] = {"intervalMs": 1000, "maxDataPoints": 43200, **query["model"]}
 
 
 def _found(value: Any, message: str, **more: str) -> Any:
     if value is None:
-        raise Refused(404, message, **more)
+        raise RefusedError(404, message, **more)
     return value
 
 
@@ -258,7 +260,7 @@ def _handler(grafana: GrafanaStandIn) -> type[BaseHTTPRequestHandler]:
             grafana.asked.append(asked)
             try:
                 status, answer = 200, grafana.answer(asked)
-            except Refused as refused:
+            except RefusedError as refused:
                 status, answer = refused.code, refused.body
             except KeyError as missing:
                 status, answer = 400, {"message": f"bad request data: {missing}"}
@@ -271,7 +273,7 @@ def _handler(grafana: GrafanaStandIn) -> type[BaseHTTPRequestHandler]:
 
         do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        def log_message(self, format: str, *args: object) -> None:
             pass
 
     return Handler

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 NOW_S = 1_750_000_000  # of the samples, and the time that the queries ask for
 STEP_S, STEPS = 10, 60
 
-# In a process of its own, since Ray's recorder becomes OpenTelemetry's for the whole process. Nothing of Ray is started.
+# In a process of its own: Ray's recorder becomes OpenTelemetry's for the whole process. Nothing of Ray is started.
 _EXPOSE = """
 from prometheus_client import generate_latest
 from ray._private.telemetry.open_telemetry_metric_recorder import OpenTelemetryMetricRecorder
@@ -58,7 +58,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     samples = directory / "samples.txt"
     samples.write_text("".join(_history(_exposed())) + "# EOF\n")
     blocks = [PROMTOOL, "tsdb", "create-blocks-from", "openmetrics", samples, directory / "data"]
-    subprocess.run([str(part) for part in blocks], check=True, capture_output=True, timeout=60)
+    subprocess.run([str(part) for part in blocks], check=True, capture_output=True, timeout=60)  # noqa: S603 - promtool
     (directory / "prometheus.yml").write_text("{}")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -69,7 +69,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "--storage.tsdb.retention.time=100y",
         f"--web.listen-address={address}",
     )
-    with (directory / "log").open("w") as log, subprocess.Popen([str(PROMETHEUS), *options], stderr=log) as process:
+    command = [str(PROMETHEUS), *options]
+    with (directory / "log").open("w") as log, subprocess.Popen(command, stderr=log) as process:  # noqa: S603
         try:
             _wait_until_ready(f"http://{address}", process, directory / "log")
             yield f"http://{address}"
@@ -99,7 +100,8 @@ def ask(prometheus: str, expr: str) -> list[dict[str, Any]]:
 def _exposed() -> list[str]:
     """Lines of samples of our metrics."""
     root = Path(__file__).parents[3]
-    done = subprocess.run([sys.executable, "-c", _EXPOSE], capture_output=True, text=True, timeout=120, cwd=root)
+    command = [sys.executable, "-c", _EXPOSE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=root)  # noqa: S603 - our own code
     assert done.returncode == 0, done.stderr
     return [line for line in done.stdout.splitlines() if line.startswith("ray_")]
 
