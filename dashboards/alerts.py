@@ -30,7 +30,15 @@ ENOUGH_REQUESTS_PER_S = 0.02  # six in five minutes: a single late request at ni
 FAST_BURN, SLOW_BURN = 14.4, 6.0
 
 # Endings that say nothing about the service: the client's error or choice, or the limits of its own key.
-NOT_OFFERED = ("client_error", "cancelled", "requests_per_minute", "tokens_per_minute", "concurrent_requests")
+NOT_OFFERED = (
+    "client_error",
+    "invalid_request_error",
+    "other",
+    "cancelled",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "concurrent_requests",
+)
 
 _BY = ("application", "engines")
 _PER_PATH = ("application", "path")

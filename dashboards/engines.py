@@ -19,7 +19,7 @@ from dashboards.panels import (
     TOKENS_PER_S,
     Needs,
     Panel,
-    line,
+    Target,
 )
 
 _REPLICA = "{{engines}} {{replica}}"
@@ -28,7 +28,7 @@ _BY = ("engines", "replica")
 
 
 def _device(title: str, description: str, unit: str, *targets: tuple[str, str], highest: float | None = None) -> Panel:
-    lines = tuple(line(expr, legend) for expr, legend in targets)
+    lines = tuple(Target(expr, legend) for expr, legend in targets)
     return Panel(title, description, unit, lines, highest=highest, needs=Needs.DEVICE, empty="no GPU")
 
 
@@ -39,26 +39,26 @@ _BATCH = Row(
             "Running sequences",
             "The batch of each replica. Larger is more throughput and a higher inter-token latency.",
             COUNT,
-            (line(QUERIES.gauge(metrics.RUNNING_REQUESTS), _REPLICA),),
+            (Target(QUERIES.gauge(metrics.RUNNING_REQUESTS), _REPLICA),),
         ),
         Panel(
             "Waiting sequences",
             "Queued in the engine. Hot engines should show next to none: their queue is the ingress's.",
             COUNT,
-            (line(QUERIES.gauge(metrics.WAITING_REQUESTS), _REPLICA),),
+            (Target(QUERIES.gauge(metrics.WAITING_REQUESTS), _REPLICA),),
         ),
         Panel(
             "Queued prefill",
             "Prompt tokens accepted and not computed. One replica above the others: long prompts met there.",
             COUNT,
-            (line(QUERIES.gauge(metrics.QUEUED_PREFILL_TOKENS), _REPLICA),),
+            (Target(QUERIES.gauge(metrics.QUEUED_PREFILL_TOKENS), _REPLICA),),
         ),
         Panel(
             "KV usage",
             "Of each replica; the lines are the default watermarks. Replicas of one path far apart: routing by prefix "
             "outweighs load (routing.kv_penalty_tokens).",
             RATIO,
-            (line(QUERIES.gauge(metrics.KV_USAGE), _REPLICA),),
+            (Target(QUERIES.gauge(metrics.KV_USAGE), _REPLICA),),
             marks=tuple(zip(KV_MARKS, (ORANGE, RED, DARK_RED), strict=True)),
             highest=1,
         ),
@@ -72,38 +72,38 @@ _SPEED = Row(
             "Prefill, 95th percentile",
             "From a sequence's first scheduling to its first token, in the engine.",
             SECONDS,
-            (line(QUERIES.quantile(0.95, metrics.PREFILL_TIME, *_BY), _REPLICA),),
+            (Target(QUERIES.quantile(0.95, metrics.PREFILL_TIME, *_BY), _REPLICA),),
         ),
         Panel(
             "Queue of the engine, 95th percentile",
             "From arrival in the engine to the first scheduling. Rising with a free batch: no KV blocks are left.",
             SECONDS,
-            (line(QUERIES.quantile(0.95, metrics.ENGINE_QUEUE_TIME, *_BY), _REPLICA),),
+            (Target(QUERIES.quantile(0.95, metrics.ENGINE_QUEUE_TIME, *_BY), _REPLICA),),
         ),
         Panel(
             "Generated tokens",
             "Per second and replica. One replica below the others at an equal batch is a slow device or node.",
             TOKENS_PER_S,
-            (line(QUERIES.rate(metrics.GENERATED_TOKENS, *_BY), _REPLICA),),
+            (Target(QUERIES.rate(metrics.GENERATED_TOKENS, *_BY), _REPLICA),),
         ),
         Panel(
             "Prefilled tokens",
             "Prompt tokens of finished prefills, cached ones included.",
             TOKENS_PER_S,
-            (line(QUERIES.rate(metrics.PROMPT_TOKENS, *_BY), _REPLICA),),
+            (Target(QUERIES.rate(metrics.PROMPT_TOKENS, *_BY), _REPLICA),),
         ),
         Panel(
             "Preemptions",
             "Sequences that lost their blocks, by replica.",
             PER_S,
-            (line(QUERIES.rate(metrics.PREEMPTIONS, *_BY), _REPLICA),),
+            (Target(QUERIES.rate(metrics.PREEMPTIONS, *_BY), _REPLICA),),
             needs=Needs.EVENT,
         ),
         Panel(
             "Cached blocks",
             "Blocks that a prefix hit can use. A replica that falls to zero has restarted.",
             COUNT,
-            (line(QUERIES.gauge(metrics.CACHED_BLOCKS), _REPLICA),),
+            (Target(QUERIES.gauge(metrics.CACHED_BLOCKS), _REPLICA),),
         ),
     ),
 )

@@ -6,6 +6,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from grafana_client.api import GrafanaApi
 
+from dashboards.grafana_errors import PushError
+
 TIMEOUT_S = 15.0
 
 
@@ -15,8 +17,11 @@ def connect(url: str, credential: str | tuple[str, str] | None) -> GrafanaApi:
         url: of Grafana with the path it is served under, if any; it may carry user and password.
         credential: a token, or user and password.
     """
-    # The client takes the path as a prefix of `api`.
-    grafana: GrafanaApi = GrafanaApi.from_url(url.rstrip("/") + "/", credential, timeout=TIMEOUT_S)
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise PushError(f"{without_credentials(url)} is no address of a Grafana server, such as http://127.0.0.1:3000")
+    with_slash = urlunsplit(parts._replace(path=parts.path.rstrip("/") + "/"))  # it becomes a prefix of `api`
+    grafana: GrafanaApi = GrafanaApi.from_url(with_slash, credential, timeout=TIMEOUT_S)
     return grafana
 
 

@@ -47,7 +47,7 @@ def explained(url: str) -> Iterator[None]:
     except JSONDecodeError:
         raise PushError(not_grafana(url)) from None
     except RequestException as error:
-        raise PushError(f"{url} cannot be reached: {str(error).splitlines()[0]}") from None
+        raise PushError(f"{url} cannot be reached: {_cause(error)}") from None
 
 
 def not_grafana(url: str) -> str:
@@ -71,3 +71,9 @@ def _reason(error: GrafanaException) -> str:
             "write folders, data sources, dashboards and alert rules"
         )
     return f"it refused ({error.status_code}: {answer_of(error)})"
+
+
+def _cause(error: RequestException) -> str:
+    """Its innermost reason, without the objects that the layers above name."""
+    inner = error.args[0] if error.args else error
+    return str(getattr(inner, "reason", inner)).splitlines()[0].rpartition(">: ")[2]

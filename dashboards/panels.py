@@ -108,10 +108,6 @@ class Panel:
         return panel
 
 
-def line(expr: str, legend: str, needs: Needs | None = None) -> Target:
-    return Target(expr, legend, needs)
-
-
 def _query(target: Target, number: int) -> prometheus.Dataquery:
     query = prometheus.Dataquery().expr(target.expr).legend_format(target.legend).range()
     return query.ref_id(chr(ord("A") + number)).datasource(DATA_SOURCE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from app import metrics
 from dashboards.alerts import EVICT_AND_ALLOCATE_PER_S, HIT_RATIO, KV_MARKS, SPARSITY_RATIO
 from dashboards.boards import Board, Row
-from dashboards.panels import COUNT, DARK_RED, ORANGE, PER_S, QUERIES, RATIO, RED, Needs, Panel, line
+from dashboards.panels import COUNT, DARK_RED, ORANGE, PER_S, QUERIES, RATIO, RED, Needs, Panel, Target
 
 _USAGE = Row(
     "Usage",
@@ -17,8 +17,8 @@ _USAGE = Row(
             "free, so a full cache is no alarm; a high usage is.",
             RATIO,
             (
-                line(QUERIES.mean(metrics.KV_USAGE, "engines"), "{{engines}} mean"),
-                line(QUERIES.highest(metrics.KV_USAGE, "engines"), "{{engines}} fullest"),
+                Target(QUERIES.mean(metrics.KV_USAGE, "engines"), "{{engines}} mean"),
+                Target(QUERIES.highest(metrics.KV_USAGE, "engines"), "{{engines}} fullest"),
             ),
             marks=tuple(zip(KV_MARKS, (ORANGE, RED, DARK_RED), strict=True)),
             highest=1,
@@ -29,8 +29,8 @@ _USAGE = Row(
             "right. A fall to zero is a restart or a cleared cache.",
             COUNT,
             (
-                line(QUERIES.total(metrics.CACHED_BLOCKS, "engines"), "{{engines}} cached"),
-                line(QUERIES.total(metrics.KV_BLOCKS, "engines"), "{{engines}} all"),
+                Target(QUERIES.total(metrics.CACHED_BLOCKS, "engines"), "{{engines}} cached"),
+                Target(QUERIES.total(metrics.KV_BLOCKS, "engines"), "{{engines}} all"),
             ),
         ),
     ),
@@ -45,7 +45,7 @@ _HITS = Row(
             f"nobody asks about twice. Below {HIT_RATIO:.0%}, the line, returning sessions pay their prefill again.",
             RATIO,
             (
-                line(
+                Target(
                     QUERIES.ratio_of_rates(metrics.PREFIX_HIT_TOKENS, metrics.PREFIX_QUERY_TOKENS, "engines"),
                     "{{engines}}",
                 ),
@@ -59,8 +59,8 @@ _HITS = Row(
             "or gets the sessions that no other holds.",
             RATIO,
             (
-                line(QUERIES.mean(metrics.PREFIX_HIT_RATIO, "engines"), "{{engines}} mean"),
-                line(QUERIES.lowest(metrics.PREFIX_HIT_RATIO, "engines"), "{{engines}} worst"),
+                Target(QUERIES.mean(metrics.PREFIX_HIT_RATIO, "engines"), "{{engines}} mean"),
+                Target(QUERIES.lowest(metrics.PREFIX_HIT_RATIO, "engines"), "{{engines}} worst"),
             ),
             highest=1,
         ),
@@ -69,15 +69,15 @@ _HITS = Row(
             "Tokens per second. The gap between the two is the prefill that the engines must compute.",
             PER_S,
             (
-                line(QUERIES.rate(metrics.PREFIX_QUERY_TOKENS, "engines"), "{{engines}} looked up"),
-                line(QUERIES.rate(metrics.PREFIX_HIT_TOKENS, "engines"), "{{engines}} found", Needs.EVENT),
+                Target(QUERIES.rate(metrics.PREFIX_QUERY_TOKENS, "engines"), "{{engines}} looked up"),
+                Target(QUERIES.rate(metrics.PREFIX_HIT_TOKENS, "engines"), "{{engines}} found", Needs.EVENT),
             ),
         ),
         Panel(
             "Pre-warmed tokens",
             "Prompt tokens that new replicas computed before they took traffic, so that their first sessions hit.",
             PER_S,
-            (line(QUERIES.rate(metrics.PREWARMED_TOKENS, "engines"), "{{engines}}"),),
+            (Target(QUERIES.rate(metrics.PREWARMED_TOKENS, "engines"), "{{engines}}"),),
             needs=Needs.EVENT,
         ),
     ),
@@ -92,8 +92,8 @@ _CHURN = Row(
             "sessions it serves, and each newcomer takes another's place.",
             PER_S,
             (
-                line(QUERIES.rate(metrics.STORED_BLOCKS, "engines"), "{{engines}} stored"),
-                line(QUERIES.rate(metrics.EVICTED_BLOCKS, "engines"), "{{engines}} evicted", Needs.EVENT),
+                Target(QUERIES.rate(metrics.STORED_BLOCKS, "engines"), "{{engines}} stored"),
+                Target(QUERIES.rate(metrics.EVICTED_BLOCKS, "engines"), "{{engines}} evicted", Needs.EVENT),
             ),
         ),
         Panel(
@@ -101,7 +101,7 @@ _CHURN = Row(
             "Steps per second that evicted cached blocks to store new ones in their place. Above "
             f"{EVICT_AND_ALLOCATE_PER_S:g}/s, the line, the cache thrashes.",
             PER_S,
-            (line(QUERIES.rate(metrics.EVICT_AND_ALLOCATE, "engines"), "{{engines}}"),),
+            (Target(QUERIES.rate(metrics.EVICT_AND_ALLOCATE, "engines"), "{{engines}}"),),
             marks=((EVICT_AND_ALLOCATE_PER_S, RED),),
             needs=Needs.EVENT,
         ),
@@ -110,7 +110,7 @@ _CHURN = Row(
             "Sequences that lost their blocks to others and start anew. Any steady rate means that more runs than "
             "fits: less at once, or more memory.",
             PER_S,
-            (line(QUERIES.rate(metrics.PREEMPTIONS, "engines"), "{{engines}}"),),
+            (Target(QUERIES.rate(metrics.PREEMPTIONS, "engines"), "{{engines}}"),),
             needs=Needs.EVENT,
         ),
     ),
@@ -124,7 +124,7 @@ _PACKING = Row(
             "Unused share of the entries of the live block tables. It is high when short sequences run where long "
             f"ones may; above {SPARSITY_RATIO:.0%}, the line, max_model_len is far above what is used.",
             RATIO,
-            (line(QUERIES.mean(metrics.BLOCK_TABLE_SPARSITY, "engines"), "{{engines}}"),),
+            (Target(QUERIES.mean(metrics.BLOCK_TABLE_SPARSITY, "engines"), "{{engines}}"),),
             marks=((SPARSITY_RATIO, ORANGE),),
             highest=1,
             width=8,
@@ -134,15 +134,15 @@ _PACKING = Row(
             "Share of the slots of used blocks that hold no token: half a block per sequence. High with many very "
             "short sequences.",
             RATIO,
-            (line(QUERIES.mean(metrics.INTERNAL_FRAGMENTATION, "engines"), "{{engines}}"),),
+            (Target(QUERIES.mean(metrics.INTERNAL_FRAGMENTATION, "engines"), "{{engines}}"),),
             highest=1,
             width=8,
         ),
         Panel(
             "Block sharing",
-            "Share of the entries of block tables that another sequence has too: memory that common prefixes save.",
+            "Share of the entries of block tables that need no block of their own: memory that common prefixes save.",
             RATIO,
-            (line(QUERIES.mean(metrics.BLOCK_SHARING, "engines"), "{{engines}}"),),
+            (Target(QUERIES.mean(metrics.BLOCK_SHARING, "engines"), "{{engines}}"),),
             highest=1,
             width=8,
         ),

@@ -1,8 +1,7 @@
 """PromQL over our metrics as Ray's metrics ports show them, built from `Metric` objects, never from names.
 
-Names there have the prefix `ray_`, counters keep their one `_total`, histograms have `_bucket`, `_sum` and `_count`,
-and Ray adds the labels `application`, `deployment` and `replica`. Ray rebuilds histograms from their buckets' middles,
-so `_sum` is an approximation and no query uses it.
+Names there have the prefix `ray_`, counters keep their one `_total`, and Ray adds the labels `application`,
+`deployment` and `replica`. Of histograms only the buckets are asked: Ray's own have sums that are made of them.
 
 What would be meaningless is refused when it is written: a label that the metric does not have, the rate of a gauge, the
 sum of ratios.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app import metrics
 from dashboards.boards import Board, Row
-from dashboards.panels import COUNT, QUERIES, RATIO, RED, REQUESTS_PER_S, TOKENS_PER_S, Display, Needs, Panel, line
+from dashboards.panels import COUNT, QUERIES, RATIO, RED, REQUESTS_PER_S, TOKENS_PER_S, Display, Needs, Panel, Target
 
 _CHOICE = Row(
     "Choice",
@@ -14,7 +14,7 @@ _CHOICE = Row(
             "Leases by why their replica was chosen, stacked. prefix_hit is the cache at work. Much fallback: no "
             "replica of known load has room. Much stale_probe: the feed of the engines is interrupted.",
             REQUESTS_PER_S,
-            (line(QUERIES.rate(metrics.ROUTING_DECISIONS, "engines", "reason"), "{{engines}}: {{reason}}"),),
+            (Target(QUERIES.rate(metrics.ROUTING_DECISIONS, "engines", "reason"), "{{engines}}: {{reason}}"),),
             display=Display.STACKED,
         ),
         Panel(
@@ -22,8 +22,8 @@ _CHOICE = Row(
             "To engines, and the part of it that the chosen replica was known to hold.",
             TOKENS_PER_S,
             (
-                line(QUERIES.rate(metrics.ROUTED_PROMPT_TOKENS, "engines"), "{{engines}} sent"),
-                line(QUERIES.rate(metrics.PREDICTED_HIT_TOKENS, "engines"), "{{engines}} known", Needs.EVENT),
+                Target(QUERIES.rate(metrics.ROUTED_PROMPT_TOKENS, "engines"), "{{engines}} sent"),
+                Target(QUERIES.rate(metrics.PREDICTED_HIT_TOKENS, "engines"), "{{engines}} known", Needs.EVENT),
             ),
         ),
     ),
@@ -39,11 +39,11 @@ _TRUTH = Row(
             "stale. Real above: requests of one prefix arrive together.",
             RATIO,
             (
-                line(
+                Target(
                     QUERIES.ratio_of_rates(metrics.PREDICTED_HIT_TOKENS, metrics.ROUTED_PROMPT_TOKENS, "engines"),
                     "{{engines}} predicted",
                 ),
-                line(
+                Target(
                     QUERIES.ratio_of_rates(metrics.PREFIX_HIT_TOKENS, metrics.PREFIX_QUERY_TOKENS, "engines"),
                     "{{engines}} real",
                 ),
@@ -55,7 +55,7 @@ _TRUTH = Row(
             "Replicas whose pulse an ingress has not heard in time, in the worst ingress. They get traffic only when "
             "the others are full. It should be 0.",
             COUNT,
-            (line(QUERIES.highest(metrics.STALE_REPLICAS, "engines"), "{{engines}}"),),
+            (Target(QUERIES.highest(metrics.STALE_REPLICAS, "engines"), "{{engines}}"),),
             marks=((1, RED),),
             width=6,
         ),
@@ -64,7 +64,7 @@ _TRUTH = Row(
             "1 while an ingress holds a path's engines to fail; its requests go to the other path's engines as far as "
             "those lend slots.",
             COUNT,
-            (line(QUERIES.highest(metrics.CIRCUIT_OPEN, "engines"), "{{engines}}"),),
+            (Target(QUERIES.highest(metrics.CIRCUIT_OPEN, "engines"), "{{engines}}"),),
             marks=((1, RED),),
             highest=1,
             width=6,

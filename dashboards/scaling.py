@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app import metrics
 from dashboards.boards import Board, Row
-from dashboards.panels import COUNT, PER_S, QUERIES, TOKENS_PER_S, Needs, Panel, line
+from dashboards.panels import COUNT, PER_S, QUERIES, TOKENS_PER_S, Needs, Panel, Target
 
 _REPLICAS = Row(
     "Replicas",
@@ -15,15 +15,15 @@ _REPLICAS = Row(
             "running for minutes: a replica does not start, for want of resources or because it fails.",
             COUNT,
             (
-                line(QUERIES.highest(metrics.DESIRED_REPLICAS, "engines"), "{{engines}} wanted"),
-                line(QUERIES.reporting(metrics.KV_BLOCKS, "engines"), "{{engines}} running"),
+                Target(QUERIES.highest(metrics.DESIRED_REPLICAS, "engines"), "{{engines}} wanted"),
+                Target(QUERIES.reporting(metrics.KV_BLOCKS, "engines"), "{{engines}} running"),
             ),
         ),
         Panel(
             "Changes by reason",
             "Changes that the policy asked for. A steady alternation up and down is a target too close to the load.",
             PER_S,
-            (line(QUERIES.rate(metrics.SCALING_DECISIONS, "engines", "reason"), "{{engines}}: {{reason}}"),),
+            (Target(QUERIES.rate(metrics.SCALING_DECISIONS, "engines", "reason"), "{{engines}}: {{reason}}"),),
             needs=Needs.EVENT,
         ),
     ),
@@ -38,8 +38,8 @@ _DEMAND = Row(
             "would be ready. The forecast runs ahead of a rise; far above it for long, it is too careful.",
             TOKENS_PER_S,
             (
-                line(QUERIES.highest(metrics.DEMAND_TOKENS, "engines"), "{{engines}} arriving"),
-                line(QUERIES.highest(metrics.FORECAST_TOKENS, "engines"), "{{engines}} expected"),
+                Target(QUERIES.highest(metrics.DEMAND_TOKENS, "engines"), "{{engines}} arriving"),
+                Target(QUERIES.highest(metrics.FORECAST_TOKENS, "engines"), "{{engines}} expected"),
             ),
         ),
         Panel(
@@ -48,8 +48,8 @@ _DEMAND = Row(
             "are at their limit.",
             TOKENS_PER_S,
             (
-                line(QUERIES.rate(metrics.PROMPT_TOKENS, "engines"), "{{engines}} prompts"),
-                line(QUERIES.rate(metrics.GENERATED_TOKENS, "engines"), "{{engines}} answers"),
+                Target(QUERIES.rate(metrics.PROMPT_TOKENS, "engines"), "{{engines}} prompts"),
+                Target(QUERIES.rate(metrics.GENERATED_TOKENS, "engines"), "{{engines}} answers"),
             ),
         ),
     ),

@@ -17,7 +17,7 @@ from dashboards.panels import (
     Display,
     Needs,
     Panel,
-    line,
+    Target,
 )
 from dashboards.queries import ratio
 
@@ -28,7 +28,7 @@ _OFFERED = QUERIES.rate_except(metrics.REQUESTS, "outcome", NOT_OFFERED)
 def _latency(title: str, metric: metrics.Metric, label: str, description: str) -> Panel:
     """Median and tail of one histogram, for each value of the label."""
     targets = tuple(
-        line(QUERIES.quantile(q, metric, label), f"{{{{{label}}}}} p{q * 100:g}") for q in (0.5, 0.95, 0.99)
+        Target(QUERIES.quantile(q, metric, label), f"{{{{{label}}}}} p{q * 100:g}") for q in (0.5, 0.95, 0.99)
     )
     return Panel(title, description, SECONDS, targets)
 
@@ -42,7 +42,7 @@ OBJECTIVES = Row(
             "(telemetry.ttft_objective_s). Refused, failed and late requests lower it; what clients did wrong, called "
             "off, or sent above their own key's limits does not count.",
             RATIO,
-            (line(ratio(_GOOD, _OFFERED), "goodput"),),
+            (Target(ratio(_GOOD, _OFFERED), "goodput"),),
             highest=1,
             display=Display.NUMBER,
             width=6,
@@ -51,7 +51,7 @@ OBJECTIVES = Row(
             "Requests",
             "Requests that ended in each second, however they ended.",
             REQUESTS_PER_S,
-            (line(QUERIES.rate(metrics.REQUESTS), "requests"),),
+            (Target(QUERIES.rate(metrics.REQUESTS), "requests"),),
             display=Display.NUMBER,
             width=6,
         ),
@@ -59,7 +59,7 @@ OBJECTIVES = Row(
             "TTFT, 95th percentile",
             "Of all paths chosen above. Long documents take long: choose a path to see it against its objective.",
             SECONDS,
-            (line(QUERIES.quantile(0.95, metrics.TTFT), "p95"),),
+            (Target(QUERIES.quantile(0.95, metrics.TTFT), "p95"),),
             display=Display.NUMBER,
             width=6,
         ),
@@ -67,7 +67,7 @@ OBJECTIVES = Row(
             "Generated tokens",
             "Tokens per second of all engines together: the throughput.",
             TOKENS_PER_S,
-            (line(QUERIES.rate(metrics.GENERATED_TOKENS), "generated"),),
+            (Target(QUERIES.rate(metrics.GENERATED_TOKENS), "generated"),),
             display=Display.NUMBER,
             width=6,
         ),
@@ -77,7 +77,7 @@ OBJECTIVES = Row(
             "and refusals. All paths: look at the engines' KV usage and at the circuit.",
             RATIO,
             (
-                line(
+                Target(
                     ratio(
                         QUERIES.rate(metrics.REQUESTS_WITHIN_OBJECTIVE, "path"),
                         QUERIES.rate_except(metrics.REQUESTS, "outcome", NOT_OFFERED, "path"),
@@ -93,7 +93,7 @@ OBJECTIVES = Row(
             "Stacked by outcome. `answered` is the one you want; other names are the reasons that clients were told, "
             "unchanged.",
             REQUESTS_PER_S,
-            (line(QUERIES.rate(metrics.REQUESTS, "outcome"), "{{outcome}}"),),
+            (Target(QUERIES.rate(metrics.REQUESTS, "outcome"), "{{outcome}}"),),
             display=Display.STACKED,
         ),
     ),
@@ -139,7 +139,7 @@ ADMISSION = Row(
             "Classification",
             "Stacked by path and the reason for it. A sudden move to cold is a change of the clients' prompts.",
             REQUESTS_PER_S,
-            (line(QUERIES.rate(metrics.CLASSIFICATIONS, "path", "reason"), "{{path}}: {{reason}}"),),
+            (Target(QUERIES.rate(metrics.CLASSIFICATIONS, "path", "reason"), "{{path}}: {{reason}}"),),
             display=Display.STACKED,
         ),
         Panel(
@@ -148,7 +148,7 @@ ADMISSION = Row(
             "engines; queue_full and deadline_passed mean too little capacity; *_per_minute and concurrent_requests "
             "are limits of API keys. Empty while nothing was ever refused.",
             REQUESTS_PER_S,
-            (line(QUERIES.rate(metrics.ADMISSIONS, "path", "reason", action="refuse"), "{{path}}: {{reason}}"),),
+            (Target(QUERIES.rate(metrics.ADMISSIONS, "path", "reason", action="refuse"), "{{path}}: {{reason}}"),),
             display=Display.STACKED,
             needs=Needs.EVENT,
         ),
@@ -157,26 +157,26 @@ ADMISSION = Row(
             "Start, wait or refuse, by the engines asked for. Much waiting on one path and none on the other: their "
             "shares do not fit the traffic.",
             REQUESTS_PER_S,
-            (line(QUERIES.rate(metrics.ADMISSIONS, "action", "engines"), "{{engines}}: {{action}}"),),
+            (Target(QUERIES.rate(metrics.ADMISSIONS, "action", "engines"), "{{engines}}: {{action}}"),),
         ),
         Panel(
             "Waiting in the ingress",
             "Requests without a slot, of all ingress replicas. A line that stays above zero is demand above capacity.",
             COUNT,
-            (line(QUERIES.total(metrics.QUEUED_REQUESTS, "engines"), "{{engines}}"),),
+            (Target(QUERIES.total(metrics.QUEUED_REQUESTS, "engines"), "{{engines}}"),),
         ),
         Panel(
             "Prompt tokens waiting in the ingress",
             "The same in tokens: how much prefill the queue is worth.",
             COUNT,
-            (line(QUERIES.total(metrics.QUEUED_TOKENS, "engines"), "{{engines}}"),),
+            (Target(QUERIES.total(metrics.QUEUED_TOKENS, "engines"), "{{engines}}"),),
         ),
         Panel(
             "Pressure level",
             "0 normal, 1 alert, 2 long prompts are refused, 3 cold answers are shortened, 4 the lowest priority is "
             "refused. The worst of the ingress replicas.",
             COUNT,
-            (line(QUERIES.highest(metrics.PRESSURE_LEVEL, "engines"), "{{engines}}"),),
+            (Target(QUERIES.highest(metrics.PRESSURE_LEVEL, "engines"), "{{engines}}"),),
             marks=((1, ORANGE), (2, RED)),
             highest=4,
         ),

@@ -48,18 +48,20 @@ def push(url: str, dry_run: bool, overwrite: bool, **options: Any) -> None:
     Exit code 1 when something was refused or Grafana cannot be used; 2 when the options are not enough.
     """
     from rich.console import Console
+    from rich.markup import escape
 
     from dashboards.grafana_address import connect, without_credentials
     from dashboards.grafana_errors import PushError, explained
     from dashboards.publish import Publisher
 
     console, shown_url = Console(highlight=False, soft_wrap=True), without_credentials(url)
-    publisher = Publisher(connect(url, _credential(url, options["token"], options["user"])), overwrite, dry_run)
+    credential = _credential(url, options["token"], options["user"])
     try:
         with explained(shown_url):
+            publisher = Publisher(connect(url, credential), overwrite, dry_run)
             counted = _push(publisher, _plan(options), console)
     except PushError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{error}[/]")
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(error))}[/]")
         sys.exit(1)
     _conclude(counted, shown_url, dry_run, console)
 
@@ -96,11 +98,13 @@ def _push(publisher: Publisher, plan: Plan, console: Console) -> dict[str, int]:
     Returns:
         How many things had each action.
     """
+    from rich.markup import escape
+
     counted = dict.fromkeys(_COLOURS, 0)
     for change in publisher.push(plan):
         counted[change.action] += 1
-        note = f"  {change.note}" if change.note else ""
-        console.print(f"[{_COLOURS[change.action]}]{change.action:9}[/] {change.kind} {change.name}{note}")
+        said = f"{change.kind} {change.name}" + (f"  {change.note}" if change.note else "")
+        console.print(f"[{_COLOURS[change.action]}]{change.action:9}[/] {escape(said)}")
     return counted
 
 

@@ -181,6 +181,11 @@ def test_a_grafana_under_a_path_is_found_there() -> None:
         assert push(grafana.url + "/").exit_code == 0
 
 
+@pytest.mark.parametrize("url", ["grafana:3000", "http://", "ftp://grafana"])
+def test_an_address_that_is_none_is_said_to_be_none(url: str) -> None:
+    assert_one_line(push(url), "is no address of a Grafana server")
+
+
 def test_without_any_credentials_the_command_says_what_to_set(grafana: GrafanaStandIn) -> None:
     outcome = push(grafana, token=None)
     assert outcome.exit_code == 2
@@ -203,7 +208,7 @@ def test_a_server_that_cannot_be_reached_is_one_clear_line() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         outcome = push(f"http://127.0.0.1:{free.getsockname()[1]}")
-    assert_one_line(outcome, "cannot be reached")
+    assert_one_line(outcome, "cannot be reached: Failed to establish a new connection: [Errno 111] Connection refused")
 
 
 @pytest.mark.parametrize(("kind", "body"), [("text/html", b"<html>Sign in</html>"), ("application/json", b"[]")])
