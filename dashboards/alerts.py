@@ -254,11 +254,12 @@ ALERTS: tuple[Alert, ...] = (
     Alert(
         "KVPulseScrapeFailing",
         Severity.WARNING,
-        'min by (instance) (up{job="ray"} == bool 0)',
-        0,
+        'min by (instance) (up{job="ray"})',
+        1,
         5,
         "Prometheus cannot scrape {{ $labels.instance }}",
         "The metrics port of this Ray node does not answer; what runs there is missing from every panel and alert.",
+        above=False,
     ),
     Alert(
         "KVPulseScaleUpStuck",
