@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from commands.check import check
+from commands.dashboards import dashboards
 from commands.drain import drain
 
 
@@ -14,4 +15,5 @@ def main() -> None:
 
 
 main.add_command(check)
+main.add_command(dashboards)
 main.add_command(drain)
