@@ -153,7 +153,8 @@ def _path_table(effective: EffectiveConfig, name: str) -> Table:
 
 def _cores(path: ResolvedPath, cores: int) -> str:
     yielding = f", nice {path.niceness}: they yield to the other path's" if path.niceness else ""
-    return f"{path.threads} thread(s) of {cores} core(s){yielding}"
+    decoding = f", {path.decode_threads} to decode" if path.decode_threads < path.threads else ""
+    return f"{path.threads} thread(s) of {cores} core(s){decoding}{yielding}"
 
 
 def _show(name: str, value: Any) -> str:

@@ -12,6 +12,7 @@ from app.config.defaults import Hardware, ResolvedPath
 # Small on a CPU: threads and their priority bound it, and a further replica must still find room on the node.
 _CPU_REPLICA_CPUS = 0.1
 _CUDA_REPLICA_CPUS = 1.0
+DECODE_THREADS_VARIABLE = "KVPULSE_DECODE_THREADS"  # read by deployments.cpu_worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ def _cpu_environment(path: ResolvedPath, engine: Mapping[str, Any]) -> dict[str,
         "OMP_NUM_THREADS": str(path.threads),
         # vLLM's own binding puts the threads of every engine on the same first cores.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        DECODE_THREADS_VARIABLE: str(path.decode_threads),
     }
     if engine.get("enforce_eager"):
         # Eager engines still compile at the first request with logprobs, for ten seconds.

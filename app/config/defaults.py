@@ -51,10 +51,17 @@ class _Situation:
 
     @property
     def threads(self) -> int:
-        if self.hardware.core_sharing == "split":
-            return max(1, math.floor(self.path.share * self.hardware.cores + 0.5))
+        """A hot prompt takes every core for a moment. What goes on for long keeps to its share: a step waits for its
+        slowest thread, and one that shares its core with others' work holds up all of them.
+        """
+        if self.hardware.core_sharing == "split" or not self.hot:
+            return self.decode_threads
         replicas = self.path.replicas
         return max(1, self.hardware.cores // (replicas.max if isinstance(replicas, ReplicaRange) else replicas))
+
+    @property
+    def decode_threads(self) -> int:
+        return max(1, math.floor(self.path.share * self.hardware.cores + 0.5))
 
     @property
     def niceness(self) -> int:
@@ -93,6 +100,7 @@ def resolve_path(name: str, path: PathConfig, hardware: Hardware, model: ModelFa
         kind=hardware.kind,
         share=path.share,
         threads=situation.threads,
+        decode_threads=min(situation.decode_threads, situation.threads),
         niceness=situation.niceness,
         options=tuple(situation.chosen.values()),
         max_ongoing_requests=ongoing,

@@ -83,6 +83,7 @@ class ResolvedPath:
         kind: what its engines run on.
         share: fraction of a device per replica.
         threads: processor threads per replica.
+        decode_threads: of those, for steps of a few tokens.
         niceness: of its engine's threads, as `nice` has it; above 0 they yield to those of the other path.
         options: vLLM's engine arguments.
         max_ongoing_requests: per replica, running plus queued in the engine.
@@ -92,6 +93,7 @@ class ResolvedPath:
     kind: Literal["cpu", "cuda"]
     share: float
     threads: int
+    decode_threads: int
     niceness: int
     options: tuple[ResolvedOption, ...]
     max_ongoing_requests: int

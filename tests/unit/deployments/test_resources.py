@@ -29,7 +29,7 @@ def resources(
 def test_on_a_cpu_an_engine_has_its_threads_and_asks_ray_for_little():
     found = resources(NO_GPU, share=0.7)
     assert found.ray_actor_options == {"num_cpus": 0.1}
-    assert found.environment["OMP_NUM_THREADS"] == "8"
+    assert (found.environment["OMP_NUM_THREADS"], found.environment["KVPULSE_DECODE_THREADS"]) == ("8", "6")
     assert found.environment["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
     assert "VLLM_CPU_KVCACHE_SPACE" not in found.environment
 

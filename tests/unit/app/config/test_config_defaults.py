@@ -72,20 +72,22 @@ def test_what_the_file_does_not_name_is_not_said_to_be_set_in_it():
     assert hot(NO_GPU, tensor_parallel_size=1).option("tensor_parallel_size").reason == SET_IN_FILE
 
 
-def test_without_a_gpu_both_paths_may_use_all_cores_and_cold_yields_to_hot():
+def test_without_a_gpu_hot_prompts_take_all_cores_and_all_else_keeps_to_its_share():
     paths = hot(EIGHT_CORES), cold(EIGHT_CORES)
-    assert [(path.threads, path.niceness) for path in paths] == [(8, 0), (8, 19)]
+    assert [(path.threads, path.decode_threads, path.niceness) for path in paths] == [(8, 2, 0), (6, 6, 19)]
 
 
 @pytest.mark.parametrize(("replicas", "threads"), [(2, 4), (3, 2), (99, 1), ({"min": 1, "max": 4}, 2)])
 def test_replicas_of_a_path_share_the_cores_among_them(replicas, threads):
     path = PathConfig.model_validate({"share": 0.3, "replicas": replicas, "traffic": HOT_TRAFFIC})
-    assert resolve_path("hot", path, EIGHT_CORES, SMOL).threads == threads
+    found = resolve_path("hot", path, EIGHT_CORES, SMOL)
+    assert (found.threads, found.decode_threads) == (threads, min(threads, 2))
 
 
 def test_cores_can_be_split_by_share_instead():
     split = dataclasses.replace(EIGHT_CORES, core_sharing="split")
-    assert [(path.threads, path.niceness) for path in (hot(split), cold(split))] == [(2, 0), (6, 0)]
+    paths = hot(split), cold(split)
+    assert [(path.threads, path.decode_threads, path.niceness) for path in paths] == [(2, 2, 0), (6, 6, 0)]
 
 
 def test_on_a_gpu_no_path_yields_cores():
