@@ -47,7 +47,7 @@ class ScalingConfig(Part):
     preemptions_per_s: float = Field(default=0.2, gt=0, description="mean per replica, from which one is added")
     capacity_tokens_per_s: Literal["auto"] | Annotated[float, Field(gt=0)] = Field(
         default="auto",
-        description="of one replica, prompt tokens computed plus tokens generated, until one has shown its own, which is "
+        description="of one replica, prompt tokens computed plus generated, until one has shown its own, which is "
         "believed from a quarter to four times of this; auto: unknown until one is full",
     )
     queue_drain_s: Seconds = Field(default=30.0, description="waiting work should be done within this")

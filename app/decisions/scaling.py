@@ -218,7 +218,7 @@ class FleetScaler:
         Args:
             now_s: of a clock that tells the time of day; reports' ages are of the same.
         """
-        wishes = {path: scaler.decide(fleet, now_s) for path, scaler in self._scalers.items()}
+        wishes = {path: self._scalers[path].decide(fleet, now_s) for path in fleet.paths}
         ceilings = self._budget.ceilings({path: wish.desired_replicas for path, wish in wishes.items()})
         decisions = {path: _within(wish, ceilings[path], fleet.paths[path].least) for path, wish in wishes.items()}
         for path, decision in decisions.items():

@@ -44,7 +44,7 @@ class PathFleet:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The whole application. `paths` has HOT and COLD; `ingresses` is how many ingress replicas run."""
+    """The whole application. `paths` has HOT and COLD, or one of them; `ingresses` is how many ingress replicas run."""
 
     paths: Mapping[RequestPath, PathFleet]
     ingresses: int

@@ -13,8 +13,9 @@ _LEVEL_S = 60.0
 _STEP_S = 5.0  # arrivals are taken in so often: bounds the memory of open forecasts
 _JUDGED = 360  # half an hour of steps
 _LEAST_JUDGED = 180  # fewer would be ruled by one surge, which nothing foretells
-_MOST_EXCEEDED = 1.5
-_MOST_GROWTH = 3.0
+_MOST_EXCEEDED = 1.25  # by surges, which no spare capacity would have met either
+_TODAY_S = 1800.0
+_MOST_UNUSUAL = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,13 @@ class DailyPattern:
         self._usual: list[float | None] = [None] * slots
         self._slot = -1
         self._sum, self._count = 0.0, 0
+        self._today = 1.0  # how the last half hour compares with what is usual
 
-    def add(self, amount: float, now_s: float) -> None:
+    def add(self, amount: float, now_s: float, elapsed_s: float) -> None:
+        usual = self._at(now_s)
+        if usual:
+            unusual = min(_MOST_UNUSUAL, amount / usual)
+            self._today -= math.expm1(-elapsed_s / _TODAY_S) * (unusual - self._today)
         slot = self._slot_of(now_s)
         if slot != self._slot:
             self._close()
@@ -43,10 +49,9 @@ class DailyPattern:
         self._sum += amount
         self._count += 1
 
-    def growth(self, from_s: float, to_s: float) -> float:
-        """The factor by which the amount usually changes between two times; 1 where no day has shown it."""
-        before, after = self._at(from_s), self._at(to_s)
-        return min(_MOST_GROWTH, after / before) if before and after is not None else 1.0
+    def expected(self, time_s: float) -> float:
+        """What is usual then, on a day like today; 0 where no day has shown it."""
+        return self._today * (self._at(time_s) or 0.0)
 
     def _at(self, time_s: float) -> float | None:
         """Between the middles of two parts, so that nothing jumps where one ends."""
@@ -65,7 +70,7 @@ class DailyPattern:
 
 
 class DemandForecast:
-    """Holt's level and damped trend, or the usual change at this time of day, whichever expects more.
+    """Holt's level and damped trend, or what is usual at that time of day, whichever is more.
 
     The interval is no assumption: every forecast is kept until its time has come, and compared. It is a factor, so
     that nothing at all is expected where nothing comes.
@@ -87,7 +92,7 @@ class DemandForecast:
         if elapsed_s < _STEP_S:
             return
         self._at_s = now_s
-        self._pattern.add(amount, now_s)
+        self._pattern.add(amount, now_s, elapsed_s)
         before, fresh = self._level, -math.expm1(-elapsed_s / _LEVEL_S)
         drifted = before + self._trend * elapsed_s
         self._level = max(0.0, drifted + fresh * (amount - drifted))
@@ -107,8 +112,7 @@ class DemandForecast:
     def _expected(self, now_s: float, horizon_s: float) -> float:
         damping_s = self._rules.trend_s
         change = self._trend * damping_s * -math.expm1(-horizon_s / damping_s)
-        usual = self._level * self._pattern.growth(now_s, now_s + horizon_s)
-        return max(0.0, self._level + change, usual)
+        return max(0.0, self._level + change, self._pattern.expected(now_s + horizon_s))
 
     def _judge(self, now_s: float) -> None:
         while self._open and self._open[0][0] <= now_s:

@@ -143,7 +143,8 @@ class LoadGauge:
             calm_tokens = _CALM_BACKLOG_S * len(path.reports) * (self._capacity.tokens_per_s or 0.0)
             self._calibrate(offered.tokens_per_s, computed, elapsed_s, backlog <= calm_tokens)
             self._hits.observe(_mean_hit_ratio(fresh), offered.requests_per_s, now_s, elapsed_s)
-        arriving = max(computed, offered.tokens_per_s * self._answered_ratio if offered else 0.0)
+        # What is computed also drains what waited before, so it stands for what arrives only where nothing else tells.
+        arriving = computed if offered is None else offered.tokens_per_s * self._answered_ratio
         demand = self._demand.add(arriving, elapsed_s)
         self._forecast.observe(demand, now_s, self._start_time.seconds)
         return PathLoad(

@@ -34,8 +34,9 @@ class SharedBudget:
             return dict(wanted)
         whole = sum(self.replica_devices.values())
         own = {path: self.devices * each / whole for path, each in self.replica_devices.items()}
-        free = self.devices - sum(min(own[path], wanted[path] * each) for path, each in self.replica_devices.items())
+        claimed = {path: min(own[path], wanted.get(path, 0) * each) for path, each in self.replica_devices.items()}
+        free = self.devices - sum(claimed.values())
         return {
-            path: int((own[path] + (max(0.0, free) if self.lend_shares else 0.0)) / each + _ROUNDING)
+            path: int(((claimed[path] + free) if self.lend_shares else own[path]) / each + _ROUNDING)
             for path, each in self.replica_devices.items()
         }
