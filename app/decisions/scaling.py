@@ -65,13 +65,14 @@ def _pressure_needs(load: PathLoad, path: PathFleet, rules: ScalingConfig) -> li
     needs = [Need(_whole(load.kv_usage_replicas / rules.target_kv_usage_ratio), ScalingReason.CACHE_PRESSURE)]
     if path.coming == 0 and load.preemptions_per_s >= rules.preemptions_per_s:
         needs.append(Need(load.replicas + 1, ScalingReason.CACHE_PRESSURE))
-    if path.coming == 0 and load.busier:
-        needs.append(Need(load.replicas + 1, ScalingReason.HIT_RATIO))
-    return needs
+    return [*needs, Need(_whole(load.replicas_for_hits), ScalingReason.HIT_RATIO)]
 
 
 def _demand_needs(load: PathLoad, path: PathFleet, capacity: float, rules: ScalingConfig) -> list[Need]:
-    needs = [Need(_whole(load.demand_tokens_per_s / (capacity * rules.target_utilization)), ScalingReason.DEMAND)]
+    needs = []
+    if load.watched_s >= rules.smoothing_s:  # before, the average is one reading
+        enough = load.demand_tokens_per_s / (capacity * rules.target_utilization)
+        needs.append(Need(_whole(enough), ScalingReason.DEMAND))
     if path.coming == 0:
         spare = max(0.0, capacity * load.replicas - load.demand_tokens_per_s)
         left_tokens = max(0.0, load.backlog_tokens - spare * load.start_time_s)  # when a new replica could help
@@ -85,12 +86,12 @@ def _demand_needs(load: PathLoad, path: PathFleet, capacity: float, rules: Scali
 def keeping(load: PathLoad, rules: ScalingConfig) -> int:
     """Replicas that the load could be left to: `load * N / (N - 1)` stays under the targets with a margin to spare."""
     room = 1 - rules.consolidation_margin
-    replicas = load.kv_usage_replicas / (rules.target_kv_usage_ratio * room)
+    replicas = max(load.kv_usage_replicas / (rules.target_kv_usage_ratio * room), load.replicas_for_hits)
     tokens = max(load.demand_tokens_per_s, load.forecast.upper if load.forecast else 0.0)
     tokens += load.backlog_tokens / rules.queue_drain_s
     if load.capacity_tokens_per_s:
         replicas = max(replicas, tokens / (load.capacity_tokens_per_s * rules.target_utilization * room))
-    if load.preemptions_per_s >= rules.preemptions_per_s or load.collapsed or load.busier:
+    if load.preemptions_per_s >= rules.preemptions_per_s or load.collapsed:
         replicas = max(replicas, load.replicas)
     return _whole(replicas)
 

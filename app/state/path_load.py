@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from app.config.scaling import CollapseConfig, ScalingConfig
+from app.config.scaling import ScalingConfig
 from app.requests import RequestPath
+from app.state.cache_trend import CacheTrend, Moment, Smoothed
 from app.state.fleet import Fleet, Report, Stats
 from app.state.forecast import DemandForecast, Forecast
 from app.state.replica_capacity import ReplicaCapacity, StartTime
@@ -17,7 +17,6 @@ from app.state.scaling_inputs import EngineStats, IngressStats
 _CALIBRATE_S = 60.0
 _LEAST_ANSWERED, _MOST_ANSWERED = 0.1, 2.0
 _CALM_BACKLOG_S = 2.0
-_USUAL_S = 900.0
 
 
 class Offered(NamedTuple):
@@ -41,11 +40,12 @@ class PathLoad:
         kv_usage_replicas: KV usage of all, in caches of one replica.
         preemptions_per_s: mean per replica.
         collapsed: the cache hits less than it used to while no more requests come.
-        busier: the same, but more requests come.
+        replicas_for_hits: for as much cache per request as usual, where it hits less because more requests come.
         forecast: of the demand when a replica asked for now would be ready; None while not known.
         capacity_tokens_per_s: of one replica; None before anything has been computed.
         capacity_proven: a replica has been full, or the configuration says so.
         start_time_s: what a new replica takes to be ready.
+        watched_s: since when demand has been averaged.
     """
 
     replicas: int
@@ -55,54 +55,12 @@ class PathLoad:
     kv_usage_replicas: float
     preemptions_per_s: float
     collapsed: bool
-    busier: bool
+    replicas_for_hits: float
     forecast: Forecast | None
     capacity_tokens_per_s: float | None
     capacity_proven: bool
     start_time_s: float
-
-
-class Smoothed:
-    """A value averaged over about `over_s`. It begins with the first one."""
-
-    def __init__(self, over_s: float) -> None:
-        self._over_s = over_s
-        self.value: float | None = None
-
-    def add(self, value: float, elapsed_s: float) -> float:
-        before = value if self.value is None else self.value
-        self.value = before - math.expm1(-elapsed_s / self._over_s) * (value - before)
-        return self.value
-
-
-class HitTrend:
-    """Tells a cache that collapses from one that more requests wear out."""
-
-    def __init__(self, rules: CollapseConfig, smoothing_s: float) -> None:
-        self._rules = rules
-        self._hit_ratio, self._requests = Smoothed(smoothing_s), Smoothed(smoothing_s)
-        self._usual_hit_ratio, self._usual_requests = Smoothed(_USUAL_S), Smoothed(_USUAL_S)
-        self._fallen_since_s: float | None = None
-        self.collapsed = self.busier = False
-
-    def observe(self, hit_ratio: float | None, requests_per_s: float, now_s: float, elapsed_s: float) -> None:
-        requests = self._requests.add(requests_per_s, elapsed_s)
-        if hit_ratio is not None:
-            self._hit_ratio.add(hit_ratio, elapsed_s)
-        hits, usual_hits = self._hit_ratio.value, self._usual_hit_ratio.value
-        fallen = hits is not None and usual_hits is not None and usual_hits - hits >= self._rules.hit_ratio_drop
-        since_s = self._fallen_since_s if self._fallen_since_s is not None else now_s
-        if fallen and now_s - since_s > self._rules.hold_s:
-            self._usual_hit_ratio, self._usual_requests = Smoothed(_USUAL_S), Smoothed(_USUAL_S)
-            fallen = False
-        self._fallen_since_s = since_s if fallen else None
-        if not fallen:  # what is usual is not learned from a collapse
-            self._usual_requests.add(requests, elapsed_s)
-            if hits is not None:
-                self._usual_hit_ratio.add(hits, elapsed_s)
-        usual_requests = self._usual_requests.value
-        more = usual_requests is not None and requests > usual_requests * (1 + self._rules.demand_rise)
-        self.collapsed, self.busier = fallen and not more, fallen and more
+    watched_s: float
 
 
 class LoadGauge:
@@ -120,10 +78,11 @@ class LoadGauge:
         self._demand = Smoothed(rules.smoothing_s)
         self._offered, self._computed = Smoothed(_CALIBRATE_S), Smoothed(_CALIBRATE_S)
         self._answered_ratio = 1.0  # computed tokens over what arriving requests were expected to need
-        self._hits = HitTrend(rules.collapse, rules.smoothing_s)
+        self._cache = CacheTrend(rules.collapse, rules.smoothing_s)
         self._forecast = DemandForecast(rules.forecast)
         self._start_time = StartTime(rules.replica_start_s)
         self._at_s: float | None = None
+        self._since_s: float | None = None
 
     def observe(self, fleet: Fleet, now_s: float) -> PathLoad | None:
         """None when nothing is known: no engine has been heard of lately."""
@@ -134,6 +93,7 @@ class LoadGauge:
             return None
         elapsed_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)
         self._at_s = now_s
+        self._since_s = now_s if self._since_s is None else self._since_s
         unheard = len(path.reports) / len(fresh)  # those not heard of are taken to be as the others
         offered, heard_all_ingresses = self._offered_by(fleet)
         self._capacity.learn(fresh, elapsed_s)
@@ -142,7 +102,9 @@ class LoadGauge:
         if offered is not None:
             calm_tokens = _CALM_BACKLOG_S * len(path.reports) * (self._capacity.tokens_per_s or 0.0)
             self._calibrate(offered.tokens_per_s, computed, elapsed_s, backlog <= calm_tokens)
-            self._hits.observe(_mean_hit_ratio(fresh), offered.requests_per_s, now_s, elapsed_s)
+            tokens_per_s = offered.tokens_per_s * self._answered_ratio
+            moment = Moment(offered.requests_per_s, tokens_per_s, len(path.reports), _mean_hit_ratio(fresh))
+            self._cache.observe(moment, now_s, elapsed_s)
         # What is computed also drains what waited before, so it stands for what arrives only where nothing else tells.
         arriving = computed if offered is None else offered.tokens_per_s * self._answered_ratio
         demand = self._demand.add(arriving, elapsed_s)
@@ -154,12 +116,13 @@ class LoadGauge:
             backlog_tokens=backlog,
             kv_usage_replicas=unheard * sum(stats.kv_usage_ratio for stats in fresh),
             preemptions_per_s=sum(stats.preemptions_per_s for stats in fresh) / len(fresh),
-            collapsed=self._hits.collapsed,
-            busier=self._hits.busier,
+            collapsed=self._cache.collapsed,
+            replicas_for_hits=self._cache.wanted_replicas,
             forecast=self._forecast.at(now_s, self._start_time.seconds) if self._rules.forecast.enabled else None,
             capacity_tokens_per_s=self._capacity.tokens_per_s,
             capacity_proven=self._capacity.proven,
             start_time_s=self._start_time.seconds,
+            watched_s=now_s - self._since_s,
         )
 
     def _offered_by(self, fleet: Fleet) -> tuple[Offered | None, bool]:
