@@ -18,7 +18,6 @@ from app.state.shared_budget import SharedBudget
 HOT, COLD = RequestPath.HOT, RequestPath.COLD
 CAPACITY = 1000.0  # tokens per second of one replica
 FULL_AT = 16
-STEP_S = 1.0
 TOKENS_PER_REQUEST = 500.0
 NOON_S = 20_000 * 86_400.0 + 43_200.0
 
@@ -62,15 +61,15 @@ class Engines:
                 self.running -= 1
         self.target = desired
 
-    def step(self, now_s: float) -> tuple[EngineStats, float, float]:
+    def step(self, now_s: float, step_s: float) -> tuple[EngineStats, float, float]:
         """What one replica reports, and tokens and requests per second that arrived."""
         while self.ready_at and self.ready_at[0] <= now_s:
             self.ready_at.pop(0)
             self.running += 1
         arriving = self.demand(now_s)
         capacity = self.running * CAPACITY
-        computed = min(capacity, arriving + self.backlog / STEP_S)
-        self.backlog += (arriving - computed) * STEP_S
+        computed = min(capacity, arriving + self.backlog / step_s)
+        self.backlog += (arriving - computed) * step_s
         self.longest_wait_s = max(self.longest_wait_s, self.backlog / capacity)
         utilization = computed / capacity
         stats = EngineStats(
@@ -89,7 +88,7 @@ class Engines:
 
 
 class Simulation:
-    """Runs the policy once a second. `silent` tells when reports get lost."""
+    """Runs the policy every step. `silent` tells when reports get lost."""
 
     def __init__(
         self,
@@ -98,7 +97,9 @@ class Simulation:
         cold: Engines | None = None,
         budget: SharedBudget | None = None,
         silent: Callable[[float], bool] = lambda now_s: False,
+        step_s: float = 1.0,
     ) -> None:
+        self._step_s = step_s
         self.engines = {HOT: hot, COLD: cold or Engines(lambda now_s: 0.0)}
         self.now_s = 0.0
         self.decisions: list[ScalingDecision] = []
@@ -112,8 +113,8 @@ class Simulation:
     def run(self, seconds: float) -> None:
         until_s = self.now_s + seconds
         while self.now_s < until_s:
-            self.now_s += STEP_S
-            told = {path: engines.step(self.now_s) for path, engines in self.engines.items()}
+            self.now_s += self._step_s
+            told = {path: engines.step(self.now_s, self._step_s) for path, engines in self.engines.items()}
             if not self._silent(self.now_s):
                 self._last, self._heard_s = told, self.now_s
             decisions = self._scaler.decide(self._fleet(), NOON_S + self.now_s)

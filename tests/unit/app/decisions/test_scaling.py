@@ -103,7 +103,7 @@ def test_a_replica_leaves_only_if_the_rest_stays_under_the_target() -> None:
 
 def test_a_day_is_served_without_waiting_and_the_second_one_ahead_of_its_demand() -> None:
     hot = Engines(lambda now_s: 2600 - 2400 * math.cos(2 * math.pi * now_s / DAY_S), start_s=300.0)
-    simulation = Simulation(ScalingConfig(capacity_tokens_per_s=CAPACITY), hot)
+    simulation = Simulation(ScalingConfig(capacity_tokens_per_s=CAPACITY), hot, step_s=5.0)
     simulation.run(2 * DAY_S)
     assert hot.longest_wait_s < 1
     assert len(hot.targets) <= 2 * 2 * 6  # up and down, once per replica and day
