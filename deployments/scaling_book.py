@@ -104,10 +104,11 @@ class ScalingBook:
             self._publisher.publish(dict(self._records))
 
     def _is_change(self, decision: ScalingDecision, path: PathFleet) -> bool:
-        """A dry run goes on wanting what it wanted."""
+        """A decision that repeats the one before is none, whether or not it has been brought about."""
         before = self._decisions.get(decision.path)
-        wanted = path.target if before is None or not self._settings.rules.dry_run else before.desired_replicas
-        return decision.desired_replicas != wanted
+        if decision.desired_replicas == (path.target if before is None else before.desired_replicas):
+            return False
+        return self._settings.rules.dry_run or decision.desired_replicas != path.target
 
     def _note(self, decision: ScalingDecision, path: PathFleet, now_s: float, changed: bool) -> None:
         self._metrics.record(decision, changed)
