@@ -8,6 +8,8 @@ from typing import NamedTuple
 from app.config.scaling import CollapseConfig
 
 _USUAL_S = 900.0
+_MOST_RISE = 2.0
+_LEAST_REQUESTS_PER_S = 1e-3
 _EVIDENCE_S = 90.0  # hit ratios are of the last minute: they tell later than costs why requests have become dearer
 
 
@@ -68,7 +70,7 @@ class CacheTrend:
         if self._fallen_since_s is not None and now_s - self._fallen_since_s > self._rules.hold_s:
             self._usual, self._fallen_since_s = _Usual(), None
         usual_requests = self._usual.requests.value or 0.0
-        rise = requests / usual_requests if usual_requests else 1.0
+        rise = min(_MOST_RISE, requests / usual_requests) if usual_requests > _LEAST_REQUESTS_PER_S else 1.0
         more = rise > 1 + self._rules.demand_rise
         dearer = not more and tokens * usual_requests > (1 + self._rules.demand_rise) * requests * self._usual_tokens
         self._dearer_since_s = _since(self._dearer_since_s, dearer and self._can_fall(), now_s)

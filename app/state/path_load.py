@@ -17,6 +17,7 @@ from app.state.scaling_inputs import EngineStats, IngressStats
 _CALIBRATE_S = 60.0
 _LEAST_ANSWERED, _MOST_ANSWERED = 0.1, 2.0
 _CALM_BACKLOG_S = 2.0
+_LEAST_REQUESTS_PER_S = 1e-3  # fading rates never become zero; below, they say nothing of a request's size
 
 
 class Offered(NamedTuple):
@@ -139,7 +140,8 @@ class LoadGauge:
         requests = unheard * sum(stats.waiting_requests for stats in fresh)
         if offered is None:
             return tokens
-        each = self._answered_ratio * offered.tokens_per_s / offered.requests_per_s if offered.requests_per_s else 0.0
+        arriving = offered.requests_per_s > _LEAST_REQUESTS_PER_S
+        each = self._answered_ratio * offered.tokens_per_s / offered.requests_per_s if arriving else 0.0
         return max(tokens + offered.queued_tokens, (requests + offered.queued_requests) * each)
 
     def _calibrate(self, offered: float, computed: float, elapsed_s: float, calm: bool) -> None:

@@ -10,6 +10,7 @@ from app.state.scaling_inputs import EngineStats
 _LEARN_S = 20.0
 _PRIOR_TRUST = 4.0
 _LEAST_BUSY_RATIO = 0.5
+_LEAST_TOKENS_PER_S = 1.0
 _START_WEIGHT = 0.5
 
 
@@ -43,7 +44,7 @@ class ReplicaCapacity:
 
     def learn(self, replicas: Iterable[EngineStats], elapsed_s: float) -> None:
         for stats in replicas:
-            if stats.busy_ratio >= _LEAST_BUSY_RATIO and stats.computed_tokens_per_s > 0:
+            if stats.busy_ratio >= _LEAST_BUSY_RATIO and stats.computed_tokens_per_s >= _LEAST_TOKENS_PER_S:
                 self._learn(stats, elapsed_s)
 
     def _learn(self, stats: EngineStats, elapsed_s: float) -> None:

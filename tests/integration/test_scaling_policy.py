@@ -9,7 +9,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+import ray
 
+from app import metrics as names
 from deployments.application_secret import RayStore
 from deployments.scaling_report import DecisionRecord, last_decisions
 from tests.integration.cluster import APPLICATION, Cluster, eventually
@@ -61,7 +63,12 @@ def stack(stacks: Stacks, load: Load) -> Stack:
         "settings": settings,
         "bounds": {"HotEngine": (1, 4), "ColdEngine": (1, 2)},
     }
-    application = {"name": APPLICATION, "import_path": "tests.integration.scaling_app:build", "args": arguments}
+    application = {
+        "name": APPLICATION,
+        "import_path": "tests.integration.scaling_app:build",
+        "args": arguments,
+        "deployments": [{"name": "HotEngine", "max_ongoing_requests": 50}],  # Serve then rebuilds its policy by name
+    }
     document = {"proxy_location": "HeadOnly", "http_options": {"host": "127.0.0.1"}, "applications": [application]}
     return stacks.use("scaling", lambda: document)
 
@@ -123,6 +130,17 @@ def test_after_known_silence_the_path_goes_to_its_floor_and_open_requests_end_fi
     found = wait_for_reason("hot", "steady")
     assert found.desired_replicas == 1
     assert found.changed_at_s is not None
+
+
+def test_the_metrics_are_on_rays_metrics_port(cluster: Cluster) -> None:
+    url = f"http://127.0.0.1:{ray.nodes()[0]['MetricsExportPort']}/metrics"
+
+    def exported() -> bool:
+        lines = httpx.get(url, timeout=10).text.splitlines()
+        wanted = {metric.ray_name for metric in (names.DESIRED_REPLICAS, names.SCALING_DECISIONS, names.DEMAND_TOKENS)}
+        return wanted <= {line.split("{")[0] for line in lines if 'engines="hot"' in line}
+
+    eventually(exported, "the scaling metrics", 60)
 
 
 def test_each_change_is_one_line_of_the_controllers_log(stack: Stack, cluster: Cluster) -> None:

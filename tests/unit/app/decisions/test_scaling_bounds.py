@@ -47,7 +47,7 @@ def fleets(draw: st.DrawFn) -> Fleet:
     return Fleet(paths, draw(st.integers(1, 3)), draw(st.lists(st.builds(Report, ingress_stats, ages), max_size=3)))
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(fleets(), st.floats(0, 30)), min_size=1, max_size=8), st.booleans(), st.floats(1, 8))
 def test_no_decision_leaves_the_bounds_or_the_budget(
     history: list[tuple[Fleet, float]], lend: bool, devices: float
@@ -61,8 +61,10 @@ def test_no_decision_leaves_the_bounds_or_the_budget(
         for path, decision in decided.items():
             assert fleet.paths[path].least <= decision.desired_replicas <= fleet.paths[path].most
         used = sum(costs[path] * decision.desired_replicas for path, decision in decided.items())
-        least = sum(costs[path] * max(fleet.paths[path].least, 0) for path in decided)
-        assert used <= max(devices, least) + max(costs[path] * fleet.paths[path].least for path in decided) + 1e-6
+        overdrawn = sum(  # the fewest replicas run whatever the budget says
+            max(0.0, costs[path] * (fleet.paths[path].least - devices)) for path in decided
+        )
+        assert used <= devices + overdrawn + 1e-6
 
 
 def shared(lend: bool) -> SharedBudget:
