@@ -64,10 +64,14 @@ class ReplicaCapacity:
 
 
 class StartTime:
-    """Seconds from asking for a replica until it reports."""
+    """Seconds from asking for a replica until it reports.
+
+    One that waits for a machine takes any time: what is much longer than believed beforehand teaches no more.
+    """
 
     def __init__(self, prior_s: float) -> None:
         self.seconds = prior_s
+        self._longest_s = _PRIOR_TRUST * prior_s
         self._since_s: float | None = None
 
     def observe(self, coming: int, now_s: float) -> None:
@@ -75,5 +79,6 @@ class StartTime:
         if coming > 0:
             self._since_s = now_s if self._since_s is None else self._since_s
         elif self._since_s is not None:
-            self.seconds += _START_WEIGHT * (now_s - self._since_s - self.seconds)
+            taken_s = min(self._longest_s, now_s - self._since_s)
+            self.seconds += _START_WEIGHT * (taken_s - self.seconds)
             self._since_s = None

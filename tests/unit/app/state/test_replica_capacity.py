@@ -73,3 +73,10 @@ def test_a_start_counts_from_the_first_replica_asked_for_to_the_last_that_came()
     assert start.seconds == 90
     start.observe(0, 40)
     assert start.seconds == 60  # half way to 30
+
+
+def test_a_replica_that_waited_for_a_machine_does_not_make_starts_look_endless() -> None:
+    start = StartTime(90)
+    start.observe(1, 0)
+    start.observe(0, 100_000)
+    assert start.seconds == (90 + 360) / 2
