@@ -92,9 +92,7 @@ class LoadGauge:
         fresh = [report.stats for report in _fresh(path.reports, self._rules.stale_after_s)]
         if not fresh:
             return None
-        elapsed_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)
-        self._at_s = now_s
-        self._since_s = now_s if self._since_s is None else self._since_s
+        elapsed_s, watched_s = self._times(now_s)
         unheard = len(path.reports) / len(fresh)  # those not heard of are taken to be as the others
         offered, heard_all_ingresses = self._offered_by(fleet)
         self._capacity.learn(fresh, elapsed_s)
@@ -123,8 +121,15 @@ class LoadGauge:
             capacity_tokens_per_s=self._capacity.tokens_per_s,
             capacity_proven=self._capacity.proven,
             start_time_s=self._start_time.seconds,
-            watched_s=now_s - self._since_s,
+            watched_s=watched_s,
         )
+
+    def _times(self, now_s: float) -> tuple[float, float]:
+        """Seconds since the last observation, and since the first."""
+        elapsed_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)
+        self._at_s = now_s
+        self._since_s = now_s if self._since_s is None else self._since_s
+        return elapsed_s, now_s - self._since_s
 
     def _offered_by(self, fleet: Fleet) -> tuple[Offered | None, bool]:
         fresh = [report.stats for report in _fresh(fleet.ingress_reports, self._rules.stale_after_s)]
