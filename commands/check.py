@@ -92,6 +92,7 @@ def _as_dict(effective: EffectiveConfig) -> dict[str, Any]:
         "paths": {name: dataclasses.asdict(path) for name, path in effective.paths.items()},
         "resources": {name: dataclasses.asdict(needs) for name, needs in effective.resources.items()},
         "admission": effective.config.admission.model_dump(),
+        "scaling": effective.config.scaling.model_dump(),
         "advice": [dataclasses.asdict(advice) for advice in effective.advice],
     }
 

@@ -13,10 +13,11 @@ from ray.serve import Application
 
 from app.config.defaults import ResolvedPath
 from app.config.keys import KeyRing
-from app.config.schema import AppConfig, ModelConfig, PathConfig, ReplicaRange
+from app.config.schema import AppConfig, ModelConfig, PathConfig
 from app.errors import ConfigError
 from app.requests import RequestPath
 from deployments import model_store
+from deployments.autoscaling import replica_options
 from deployments.effective import EffectiveConfig, effective_config
 from deployments.engine import EngineReplica, EngineSpec
 from deployments.engine_options import engine_arguments
@@ -51,12 +52,12 @@ def build_app(config: AppConfig) -> Application:
     )
     ingress = serve.deployment(
         name="Ingress",
-        num_replicas=config.ingress.replicas,
         max_ongoing_requests=config.ingress.max_ongoing_requests,
         graceful_shutdown_timeout_s=config.limits.drain_timeout_s,
         health_check_period_s=1,
         health_check_timeout_s=30,
         ray_actor_options={"num_cpus": 0.1},
+        **replica_options(effective, config.ingress.replicas, reports=True),
     )(Ingress)
     return ingress.bind(spec, engines[RequestPath.HOT], engines[RequestPath.COLD])
 
@@ -91,7 +92,7 @@ def _engine_deployment(path: RequestPath, effective: EffectiveConfig, arguments:
         "health_check_timeout_s": 30,
         "logging_config": {"enable_access_log": False},  # a companion call is no access; the ingress logs the request
         "ray_actor_options": actor_options,
-        **_replica_options(config.replicas),
+        **replica_options(effective, config.replicas),
     }
     if resources.placement_group_bundles is not None:
         options["placement_group_bundles"] = resources.placement_group_bundles
@@ -103,12 +104,6 @@ def _engine_deployment(path: RequestPath, effective: EffectiveConfig, arguments:
         niceness=effective.paths[path].niceness,
     )
     return serve.deployment(**options)(EngineReplica).bind(spec)
-
-
-def _replica_options(replicas: int | ReplicaRange) -> dict[str, Any]:
-    if isinstance(replicas, ReplicaRange):
-        return {"autoscaling_config": {"min_replicas": replicas.min, "max_replicas": replicas.max}}
-    return {"num_replicas": replicas}
 
 
 def _key_ring(config: AppConfig) -> KeyRing | None:

@@ -49,6 +49,11 @@ class RayStore:
 
         _internal_kv_put(key, value, overwrite=False, namespace=_NAMESPACE)
 
+    def replace(self, key: bytes, value: bytes) -> None:
+        from ray.experimental.internal_kv import _internal_kv_put
+
+        _internal_kv_put(key, value, overwrite=True, namespace=_NAMESPACE)
+
     def get(self, key: bytes) -> bytes | None:
         from ray.experimental.internal_kv import _internal_kv_get
 

@@ -85,6 +85,26 @@ def _deployments(application: dict[str, Any], path: str) -> Iterator[Problem]:
             yield Problem(f"{where}.name", f"the application has no deployment {name!r}; {hint}")
         if isinstance(deployment.get("num_replicas"), int) and deployment.get("autoscaling_config") is not None:
             yield Problem(f"{where}.num_replicas", "cannot stand beside autoscaling_config; remove one of them")
+        if name in _scaled(application):
+            yield from _overrides_scaling(deployment, where)
+
+
+def _scaled(application: dict[str, Any]) -> set[str]:
+    """Deployments whose `autoscaling_config` the application makes, since `replicas` of a path is a range."""
+    paths = (application.get("args") or {}).get("paths") or {}
+    ranges = {"hot": "HotEngine", "cold": "ColdEngine"}
+    scaled = {name for key, name in ranges.items() if isinstance((paths.get(key) or {}).get("replicas"), dict)}
+    return {*scaled, "Ingress"} if scaled else set()
+
+
+def _overrides_scaling(deployment: dict[str, Any], where: str) -> Iterator[Problem]:
+    own = deployment.get("autoscaling_config")
+    if deployment.get("num_replicas") is not None:
+        yield Problem(f"{where}.num_replicas", "would be ignored: a path's `replicas` is a range; say numbers in args")
+    if own is not None and not (isinstance(own, dict) and own.get("policy")):
+        yield Problem(
+            f"{where}.autoscaling_config", "replaces the policy of args.scaling; name one in it, or remove it"
+        )
 
 
 def _unknown_keys(value: Any, schema: type[BaseModel], path: str) -> Iterator[Problem]:

@@ -31,7 +31,7 @@ def advise(
         loopback: the public HTTP port listens on this machine only.
     """
     found = [*_model(model), *_access(config, loopback), *_environment(hardware, environment)]
-    found += [*_mps(config, hardware, paths), *_devices(config, hardware, paths)]
+    found += [*_mps(config, hardware, paths), *_devices(config, hardware, paths), *_scaling(config, paths)]
     for path in paths.values():
         found += engine_advice.advise(path, getattr(config.paths, path.name).traffic, hardware, model)
     order = list(Severity)
@@ -109,6 +109,34 @@ def _devices(config: AppConfig, hardware: Hardware, paths: Mapping[str, Resolved
             "shares_above_one" if hardware.device_count == 1 else "too_few_devices",
             f"the paths need {parts} devices, and there are {hardware.device_count}: Ray would wait for ever.",
             "Lower shares, replicas or tensor_parallel_size, or say hardware.devices for a cluster of several nodes.",
+        )
+
+
+def _scaling(config: AppConfig, paths: Mapping[str, ResolvedPath]) -> Iterator[Advice]:
+    """Requests must not be refused for a pressure that replicas are not yet added for."""
+    if not config.scales:
+        return
+    rules, marks = config.scaling, config.admission.watermarks
+    for name, scales_at, refuses_at in (
+        ("kv_usage_ratio", rules.target_kv_usage_ratio, marks.kv_usage_ratio.refuse_long),
+        ("preemptions_per_s", rules.preemptions_per_s, marks.preemptions_per_s.refuse_long),
+    ):
+        if scales_at >= refuses_at:
+            key = "target_kv_usage_ratio" if name == "kv_usage_ratio" else name
+            yield warning(
+                "refuses_before_scaling",
+                f"scaling.{key} ({scales_at:g}) is not below admission.watermarks.{name}.refuse_long ({refuses_at:g}): "
+                "long prompts are refused before replicas are added.",
+                f"Lower scaling.{key}.",
+            )
+    least = sum(
+        _least_replicas(getattr(config.paths, name)) * path.share * path.devices for name, path in paths.items()
+    )
+    if rules.budget != "auto" and least > rules.budget + 1e-9:
+        yield warning(
+            "budget_below_minimum",
+            f"scaling.budget ({rules.budget:g}) is less than the {least:g} that the fewest replicas hold.",
+            "Raise scaling.budget, or lower replicas.min or share: the fewest run all the same.",
         )
 
 

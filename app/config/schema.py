@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.config.admission import AdmissionConfig
 from app.config.part import Part, PositiveInt
+from app.config.scaling import ScalingConfig
 
 Auto = Literal["auto"]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -231,7 +232,13 @@ class AppConfig(Part):
     auth: AuthConfig = AuthConfig()
     limits: LimitsConfig = LimitsConfig()
     admission: AdmissionConfig = AdmissionConfig()
+    scaling: ScalingConfig = ScalingConfig()
     ingress: IngressConfig = IngressConfig()
+
+    @property
+    def scales(self) -> bool:
+        """Some path's engines are a range."""
+        return any(isinstance(path.replicas, ReplicaRange) for path in (self.paths.hot, self.paths.cold))
 
     @property
     def hardware_wish(self) -> HardwareConfig:

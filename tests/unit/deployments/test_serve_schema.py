@@ -24,6 +24,15 @@ def problems(*steps: str | int, **added: Any) -> list[str]:
     return [str(problem) for problem in serve_schema.refuse_unknown_keys(document)]
 
 
+def with_a_range(**added: Any) -> list[str]:
+    """What is wrong when the hot engines are a range and `added` stands in their deployment."""
+    document = copy.deepcopy(DOCUMENT)
+    application = document["applications"][0]
+    application["args"]["paths"]["hot"]["replicas"] = {"min": 1, "max": 3}
+    application["deployments"][0].update(added)
+    return [str(problem) for problem in serve_schema.refuse_unknown_keys(document)]
+
+
 HOT_ENGINE = ("applications", 0, "deployments", 0)
 ARGUMENTS = ("applications", 0, "args")
 
@@ -145,3 +154,19 @@ def test_the_deployment_names_are_those_of_the_application():
     from deployments.application import DEPLOYMENT_NAMES
 
     assert set(serve_schema.DEPLOYMENT_NAMES) == {"Ingress", *DEPLOYMENT_NAMES.values()}
+
+
+def test_a_range_of_replicas_needs_nothing_else():
+    assert with_a_range() == []
+
+
+def test_what_would_replace_the_autoscaling_policy_of_a_range_is_reported():
+    where = "applications[0].deployments[0]"
+    assert with_a_range(num_replicas=2) == [
+        f"{where}.num_replicas: would be ignored: a path's `replicas` is a range; say numbers in args"
+    ]
+    assert with_a_range(autoscaling_config={"max_replicas": 3}) == [
+        f"{where}.autoscaling_config: replaces the policy of args.scaling; name one in it, or remove it"
+    ]
+    policy = {"policy_function": "deployments.autoscaling:CacheAwareScalingPolicy"}
+    assert with_a_range(autoscaling_config={"max_replicas": 3, "policy": policy}) == []

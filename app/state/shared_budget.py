@@ -1,0 +1,42 @@
+"""How many replicas each path may have when all draw on the same devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.requests import RequestPath
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBudget:
+    """What all engines together may hold. A path's own part of it is in proportion to its replicas' shares.
+
+    Args:
+        devices: None is no bound.
+        replica_devices: what one replica of each path holds.
+        lend_shares: a path may grow into what the others leave free, and gives it back as soon as they want it.
+    """
+
+    devices: float | None
+    replica_devices: Mapping[RequestPath, float]
+    lend_shares: bool
+
+    def ceilings(self, wanted: Mapping[RequestPath, int]) -> dict[RequestPath, int]:
+        """The most replicas of each path.
+
+        Args:
+            wanted: what each path would have without a budget. It includes what the path holds and keeps.
+        """
+        if self.devices is None:
+            return dict(wanted)
+        whole = sum(self.replica_devices.values())
+        own = {path: self.devices * each / whole for path, each in self.replica_devices.items()}
+        claimed = {path: min(own[path], wanted.get(path, 0) * each) for path, each in self.replica_devices.items()}
+        free = self.devices - sum(claimed.values())
+        return {
+            path: int(((claimed[path] + free) if self.lend_shares else own[path]) / each + _ROUNDING)
+            for path, each in self.replica_devices.items()
+        }

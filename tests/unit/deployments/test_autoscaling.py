@@ -1,0 +1,278 @@
+"""The policy with contexts as Serve makes them: what it reads, what it returns, and that it never raises."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import msgspec
+import pytest
+from ray.serve._private.common import DeploymentID, ReplicaID, TimeStampedValue
+from ray.serve.config import AutoscalingContext
+
+from app.config.scaling import ScalingConfig
+from app.config.schema import AppConfig
+from app.decisions.scaling import ScalingDecision
+from app.state.scaling_inputs import EngineStats, IngressStats
+from deployments.autoscaling import CacheAwareScalingPolicy, autoscaling_config, replica_options
+from deployments.effective import effective_config
+from deployments.scaling_book import ScalingBook, reports
+from deployments.scaling_report import DecisionPublisher, DecisionRecord, last_decisions
+from tests.fakes import TINY_LLAMA_CONFIG
+
+APP = "kvpulse"
+NOW_S = 1.8e9
+RULES: dict[str, Any] = {"capacity_tokens_per_s": 1000.0, "smoothing_s": 1.0}
+BUSY = EngineStats(
+    kv_usage_ratio=0.3,
+    queued_prefill_tokens=0,
+    running_requests=4,
+    waiting_requests=0,
+    computed_tokens_per_s=1000,
+    busy_ratio=1.0,
+    preemptions_per_s=0,
+    evicted_blocks_per_s=0,
+)
+
+
+def offering(hot_tokens_per_s: float) -> IngressStats:
+    quiet = dict.fromkeys(IngressStats.__struct_fields__, 0.0)
+    return msgspec.convert({**quiet, "hot_offered_tokens_per_s": hot_tokens_per_s}, IngressStats)
+
+
+def context(
+    deployment: str,
+    stats: EngineStats | IngressStats | None = None,
+    *,
+    running: int = 1,
+    target: int = 1,
+    most: int = 4,
+    now_s: float = NOW_S,
+    age_s: float = 1.0,
+    values: dict[str, float] | None = None,
+) -> AutoscalingContext:
+    """Every running replica has said `stats` three times, the last time `age_s` ago."""
+    deployment_id = DeploymentID(deployment, APP)
+    replicas = [ReplicaID(f"replica{number}", deployment_id) for number in range(running)]
+    told = values if values is not None else msgspec.to_builtins(stats) if stats else {}
+    raw = {
+        name: {replica: [TimeStampedValue(now_s - age_s - back, value) for back in (4, 2, 0)] for replica in replicas}
+        for name, value in told.items()
+    }
+    return AutoscalingContext(
+        deployment_id=deployment_id,
+        deployment_name=deployment,
+        app_name=APP,
+        current_num_replicas=running,
+        target_num_replicas=target,
+        running_replicas=replicas,
+        total_num_requests=0,
+        total_queued_requests=0,
+        aggregated_metrics={},
+        raw_metrics=raw,
+        capacity_adjusted_min_replicas=1,
+        capacity_adjusted_max_replicas=most,
+        policy_state={},
+        last_scale_up_time=None,
+        last_scale_down_time=None,
+        current_time=now_s,
+        config=None,
+    )
+
+
+class FakeStore:
+    """Keeps the last value, and tells when one has come."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+        self.written = threading.Event()
+
+    def replace(self, key: bytes, value: bytes) -> None:
+        self.values[key] = value
+        self.written.set()
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.values.get(key)
+
+
+class FakeMetrics:
+    def __init__(self) -> None:
+        self.recorded: list[tuple[ScalingDecision, bool]] = []
+
+    def record(self, decision: ScalingDecision, changed: bool) -> None:
+        self.recorded.append((decision, changed))
+
+
+class Rig:
+    """The policies of the three deployments, as one controller has them."""
+
+    def __init__(self, **rules: Any) -> None:
+        self.store, self.metrics = FakeStore(), FakeMetrics()
+        self.book = ScalingBook(self.metrics, DecisionPublisher(APP, self.store))  # type: ignore[arg-type]
+        settings = {"rules": {**RULES, **rules}}
+        self.ingress, self.hot = (CacheAwareScalingPolicy(settings, lambda app: self.book) for _ in range(2))
+
+    def tick(self, seconds: float, hot: AutoscalingContext | None = None, tokens_per_s: float = 2000.0) -> int:
+        now_s = NOW_S + seconds
+        self.ingress(context("Ingress", offering(tokens_per_s), now_s=now_s, most=1))
+        desired, state = self.hot(hot or context("HotEngine", BUSY, now_s=now_s))
+        assert state == {}
+        return desired
+
+
+def test_what_the_ingress_is_offered_sets_the_replicas_of_the_engines() -> None:
+    rig = Rig()
+    desired = [rig.tick(seconds) for seconds in range(5)]
+    assert desired == [1, 1, 3, 3, 3]  # once the first average stands: 2,000 tokens/s at 75 % of 1,000
+
+
+def test_the_ingress_keeps_its_replicas() -> None:
+    rig = Rig()
+    assert rig.ingress(context("Ingress", offering(1e6), running=2, target=2))[0] == 2
+
+
+def test_between_two_decisions_nothing_is_read() -> None:
+    rig = Rig()
+    rig.tick(0)
+    decided = len(rig.metrics.recorded)
+    for tenth in range(1, 10):
+        rig.tick(tenth / 10)
+    assert len(rig.metrics.recorded) == decided
+
+
+def test_the_bounds_are_serves() -> None:
+    rig = Rig()
+    for seconds in range(4):
+        desired = rig.tick(seconds, context("HotEngine", BUSY, most=2, now_s=NOW_S + seconds))
+    assert desired == 2
+    assert rig.metrics.recorded[-1][0].reason == "bounds"
+
+
+def test_a_dry_run_publishes_what_it_would_do_and_keeps_the_target() -> None:
+    rig = Rig(dry_run=True)
+    assert [rig.tick(seconds) for seconds in range(6)] == [1] * 6
+    assert rig.store.written.wait(10)
+    assert [changed for decision, changed in rig.metrics.recorded if decision.path == "hot"].count(True) == 1
+    assert rig.metrics.recorded[-1][0].desired_replicas == 3
+
+
+def test_old_reports_hold_the_target() -> None:
+    rig = Rig()
+    old = context("HotEngine", BUSY, running=3, target=3, age_s=60)
+    assert [rig.tick(seconds, old) for seconds in (0, 1)] == [3, 3]
+    assert rig.metrics.recorded[-1][0].reason == "stale_hold"
+
+
+def test_an_error_holds_the_target_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(app: str) -> ScalingBook:
+        raise RuntimeError("no book")
+
+    policy = CacheAwareScalingPolicy({}, broken)
+    assert [policy(context("HotEngine", target=2))[0] for _ in range(5)] == [2] * 5
+    assert len([record for record in caplog.records if "autoscaling policy failed" in record.message]) == 1
+
+
+def test_reports_are_averaged_and_as_old_as_the_last_one() -> None:
+    [report] = reports(context("HotEngine", BUSY, age_s=3.0), EngineStats, NOW_S)
+    assert report.stats == BUSY
+    assert report.age_s == pytest.approx(3.0)
+
+
+def test_half_a_report_is_none_and_serves_own_counts_are_no_report() -> None:
+    assert list(reports(context("HotEngine", values={"running_requests": 3.0}), EngineStats, NOW_S)) == []
+    found = list(reports(context("HotEngine", values={**msgspec.to_builtins(BUSY), "more": 1.0}), EngineStats, NOW_S))
+    assert [report.stats for report in found] == [BUSY]
+
+
+def test_the_youngest_policy_brings_the_settings() -> None:
+    """A redeploy makes new policies while old ones may still be asked once."""
+    rig = Rig()
+    old = rig.hot
+    rig.hot = CacheAwareScalingPolicy({"rules": {**RULES, "dry_run": True}}, lambda app: rig.book)
+    rig.tick(0)
+    old(context("HotEngine", BUSY, now_s=NOW_S + 0.1))
+    assert [rig.tick(seconds) for seconds in range(1, 6)] == [1] * 5
+
+
+def test_a_change_is_logged_in_one_line_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    with caplog.at_level("INFO", "ray.serve"):
+        for seconds in range(6):
+            rig.tick(seconds, context("HotEngine", BUSY, target=1 if seconds < 2 else 3, now_s=NOW_S + seconds))
+    lines = [record.message for record in caplog.records if record.message.startswith("Scaling")]
+    assert len(lines) == 1
+    assert lines[0].startswith("Scaling hot engines from 1 to 3: demand {")
+
+
+def test_the_last_decisions_can_be_read_by_others() -> None:
+    rig = Rig()
+    assert last_decisions(APP, rig.store) == {}
+    rig.tick(0)
+    rig.tick(1)
+    assert rig.store.written.wait(10)
+    rig.store.written.clear()
+    rig.tick(2)
+    assert rig.store.written.wait(10)
+    record: DecisionRecord = last_decisions(APP, rig.store)["hot"]
+    assert (record.desired_replicas, record.current_replicas, record.reason) == (3, 1, "demand")
+    assert record.decided_at_s == record.changed_at_s == NOW_S + 2
+    assert record.inputs["demand_tokens_per_s"] == pytest.approx(2000, rel=0.02)
+    assert set(last_decisions(APP, rig.store)) == {"hot"}
+
+
+def test_a_store_that_fails_does_not_end_the_publisher() -> None:
+    class Failing(FakeStore):
+        def replace(self, key: bytes, value: bytes) -> None:
+            self.written.set()
+            if len(self.values) == 0:
+                self.values[b"failed"] = b""
+                raise OSError("the store is gone")
+            super().replace(key, value)
+
+    store = Failing()
+    publisher = DecisionPublisher(APP, store)
+    publisher.publish({})
+    assert store.written.wait(10)
+    store.written.clear()
+    publisher.publish({})
+    assert store.written.wait(10)
+
+
+def test_the_policy_travels_to_the_controller_by_value_and_shares_the_book_there() -> None:
+    config = autoscaling_config({"rules": RULES}, 1, 4)
+    policies = [cloudpickle.loads(config.policy.get_serialized_policy_def())() for _ in range(2)]
+    assert policies[0]._book_of is policies[1]._book_of
+    assert config.upscale_delay_s == config.downscale_delay_s == 0
+    assert config.metrics_interval_s < config.look_back_period_s < ScalingConfig().stale_after_s
+
+
+def config_of(hot_replicas: Any) -> AppConfig:
+    traffic = {"mean_prompt_tokens": 100, "mean_output_tokens": 10, "target_concurrency": 2}
+    paths = {name: {"share": 0.5, "traffic": traffic} for name in ("hot", "cold")}
+    paths["hot"]["replicas"] = hot_replicas
+    hardware = {"kind": "cpu", "cores": 4, "kv_cache_gib": 1}
+    return AppConfig.model_validate({"paths": paths, "hardware": hardware})
+
+
+def test_a_range_is_all_that_the_file_needs(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TINY_LLAMA_CONFIG))
+
+    def deployments_of(replicas: Any) -> list[dict[str, Any]]:
+        effective = effective_config(config_of(replicas), str(tmp_path))
+        config: AppConfig = effective.config
+        paths = [replica_options(effective, path.replicas) for path in (config.paths.hot, config.paths.cold)]
+        return [*paths, replica_options(effective, config.ingress.replicas, reports=True)]
+
+    hot, cold, ingress = deployments_of({"min": 1, "max": 3})
+    assert cold == {"num_replicas": 1}
+    assert hot["autoscaling_config"].max_replicas == 3
+    assert ingress["autoscaling_config"].min_replicas == ingress["autoscaling_config"].max_replicas == 1
+    settings = hot["autoscaling_config"].policy.policy_kwargs["settings"]
+    assert settings["fixed_replicas"] == {"cold": 1}
+    assert settings["full_at"] == {"hot": 2, "cold": 2}
+    assert settings["devices"] is None  # cores are not divided
+    CacheAwareScalingPolicy(settings)
+    assert deployments_of(2) == [{"num_replicas": 2}, {"num_replicas": 1}, {"num_replicas": 1}]
