@@ -81,3 +81,18 @@ def tight(tiny_model: str, folder: Path) -> dict[str, Any]:
     bounds = {"max_requests": TIGHT_QUEUE, "max_tokens": 100_000}
     arguments["admission"] = {"queues": {"hot": bounds, "warm": bounds, "cold": bounds, "deadline_s": 20}}
     return document
+
+
+def scaled(tiny_model: str) -> dict[str, Any]:
+    """One hot replica, or two when a crowd comes; the second leaves soon after the crowd."""
+    document = plumbing(tiny_model)
+    arguments = document["applications"][0]["args"]
+    arguments["paths"]["hot"]["replicas"] = {"min": 1, "max": 2}
+    arguments["scaling"] = {
+        "capacity_tokens_per_s": 300,
+        "smoothing_s": 3,
+        "consolidation_window_s": 15,
+        "replica_start_s": 30,
+        "forecast": {"enabled": False},
+    }
+    return document
