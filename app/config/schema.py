@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.config.admission import AdmissionConfig
 from app.config.part import Part, PositiveInt
+from app.config.telemetry import TelemetryConfig
 
 Auto = Literal["auto"]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -231,6 +232,7 @@ class AppConfig(Part):
     auth: AuthConfig = AuthConfig()
     limits: LimitsConfig = LimitsConfig()
     admission: AdmissionConfig = AdmissionConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
     ingress: IngressConfig = IngressConfig()
 
     @property
