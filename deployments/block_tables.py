@@ -36,7 +36,7 @@ class MeasuredAsyncScheduler(AsyncScheduler):
     """vLLM's scheduler for steps that are scheduled ahead."""
 
 
-_MEASURED = {Scheduler: MeasuredScheduler, AsyncScheduler: MeasuredAsyncScheduler}
+_MEASURED: dict[type, type] = {Scheduler: MeasuredScheduler, AsyncScheduler: MeasuredAsyncScheduler}
 
 
 def make_measurable(config: VllmConfig) -> None:

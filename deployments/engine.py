@@ -124,7 +124,7 @@ class EngineReplica:
 
     async def reset_prefix_cache(self) -> bool:
         """Forget every cached prefix. False, and nothing is forgotten, while a request uses the cache."""
-        done = await self._engine.reset_prefix_cache()
+        done: bool = await self._engine.reset_prefix_cache()
         if done:
             self._feed.forget_all()
         return done
@@ -185,7 +185,7 @@ def _start_engine(spec: EngineSpec, events: EventEndpoints, statistics: StepStat
     engine = AsyncLLM.from_vllm_config(
         config,
         usage_context=UsageContext.ENGINE_CONTEXT,
-        stat_loggers=[statistics],  # type: ignore[list-item]  # called as the factory it is
+        stat_loggers=[statistics],
         enable_log_requests=engine_args.enable_log_requests,
     )
     return engine_args, engine

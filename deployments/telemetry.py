@@ -19,7 +19,7 @@ from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExp
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics import export as otel
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
 from app.config.telemetry import TelemetryConfig
 from app.metrics import Kind, Metric
@@ -45,9 +45,8 @@ def signal_url(endpoint: str, signal: str) -> str:
 
 def replica_resource(service: str, replica: str) -> Resource:
     """Who exports. What OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES say comes first."""
-    own = {"service.name": service, "service.instance.id": replica}
-    named = {name: value for name, value in Resource.create().attributes.items() if value != "unknown_service"}
-    return Resource.create({**own, **named})
+    own = Resource.create({"service.name": service, "service.instance.id": replica})
+    return own.merge(OTELResourceDetector().detect())
 
 
 class Telemetry:
