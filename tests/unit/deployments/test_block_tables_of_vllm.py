@@ -56,7 +56,7 @@ def test_somebody_elses_scheduler_is_left_alone() -> None:
 
 def test_nothing_of_scheduling_is_overridden() -> None:
     for measured in (MeasuredScheduler, MeasuredAsyncScheduler):
-        assert not [name for name in vars(measured) if not name.startswith("__")]
+        assert not [name for name in vars(measured) if callable(getattr(measured, name)) and not name.startswith("__")]
 
 
 class FakeCore:
