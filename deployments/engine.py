@@ -137,7 +137,7 @@ class EngineReplica:
         }
 
     def _unfinished_requests(self) -> int:
-        count: int = self._engine.output_processor.get_num_unfinished_requests()  # type: ignore[no-untyped-call]  # its library leaves it untyped
+        count: int = self._engine.output_processor.get_num_unfinished_requests()
         return count
 
     async def check_health(self) -> None:
@@ -185,7 +185,7 @@ def _start_engine(spec: EngineSpec, events: EventEndpoints, statistics: StepStat
     engine = AsyncLLM.from_vllm_config(
         config,
         usage_context=UsageContext.ENGINE_CONTEXT,
-        stat_loggers=[statistics],
+        stat_loggers=[statistics],  # type: ignore[list-item]  # called as the factory it is
         enable_log_requests=engine_args.enable_log_requests,
     )
     return engine_args, engine
