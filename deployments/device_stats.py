@@ -52,14 +52,18 @@ class DeviceStats:
         now_s = self._clock()
         if now_s - self._asked_at_s >= self._period_s:
             self._asked_at_s = now_s
-            self._values = {metric: {} for metric in metrics.DEVICE_METRICS}
-            for index, device in self._devices.items():
-                for read in (self._read_memory, self._read_utilization, self._read_pcie):
-                    try:
-                        read(index, device)
-                    except self._nvml.NVMLError as error:
-                        logger.debug("device %s: %s", index, error)
+            self._values = self._ask()  # one assignment: another reader's thread sees all of it or nothing
         return self._values
+
+    def _ask(self) -> Values:
+        values: Values = {metric: {} for metric in metrics.DEVICE_METRICS}
+        for index, device in self._devices.items():
+            for read in (self._read_memory, self._read_utilization, self._read_pcie):
+                try:
+                    read(index, device, values)
+                except self._nvml.NVMLError as error:
+                    logger.debug("device %s: %s", index, error)
+        return values
 
     def _handles(self, visible: str | None) -> list[Any]:
         if visible is None:
@@ -72,24 +76,24 @@ class DeviceStats:
             for name in names
         ]
 
-    def _read_memory(self, index: str, device: Any) -> None:
+    def _read_memory(self, index: str, device: Any, values: Values) -> None:
         memory = self._nvml.nvmlDeviceGetMemoryInfo(device)
-        self._values[metrics.DEVICE_MEMORY_USED][index,] = memory.used
-        self._values[metrics.DEVICE_MEMORY_TOTAL][index,] = memory.total
+        values[metrics.DEVICE_MEMORY_USED][index,] = memory.used
+        values[metrics.DEVICE_MEMORY_TOTAL][index,] = memory.total
 
-    def _read_utilization(self, index: str, device: Any) -> None:
+    def _read_utilization(self, index: str, device: Any, values: Values) -> None:
         rates = self._nvml.nvmlDeviceGetUtilizationRates(device)  # per cent
-        self._values[metrics.DEVICE_UTILIZATION][index,] = rates.gpu / 100
-        self._values[metrics.DEVICE_BANDWIDTH][index,] = rates.memory / 100
+        values[metrics.DEVICE_UTILIZATION][index,] = rates.gpu / 100
+        values[metrics.DEVICE_BANDWIDTH][index,] = rates.memory / 100
 
-    def _read_pcie(self, index: str, device: Any) -> None:
+    def _read_pcie(self, index: str, device: Any, values: Values) -> None:
         """The driver watches 20 ms for each."""
         for direction, counter in (
             ("to_device", self._nvml.NVML_PCIE_UTIL_RX_BYTES),
             ("to_host", self._nvml.NVML_PCIE_UTIL_TX_BYTES),
         ):
             kib_per_s = self._nvml.nvmlDeviceGetPcieThroughput(device, counter)
-            self._values[metrics.DEVICE_PCIE][index, direction] = kib_per_s * 1024
+            values[metrics.DEVICE_PCIE][index, direction] = kib_per_s * 1024
 
 
 def open_devices(period_s: float) -> DeviceStats | None:

@@ -14,8 +14,8 @@ from deployments.engine_errors import EngineLostError, StreamBrokenError, api_er
 from deployments.leases import Lease
 from deployments.private_server import ENGINE_DEAD_HEADER, LEASE_HEADER
 
-# How much of a first event is looked at to tell an error from an answer.
 _NO_HEADERS: Mapping[str, str] = {}
+# How much of a first event is looked at to tell an error from an answer.
 _ERROR_EVENT_PREFIXES = (b'data: {"error"', b"event: error")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Lock
 
 # Readings closer together than this share of the window are not kept apart, which bounds the memory.
 _RESOLUTION = 1 / 60
@@ -25,7 +26,7 @@ class Lately:
     """The change of some counts over the last `window_s`, or since the oldest reading if that is younger.
 
     It remembers what it was shown, so it knows as much of the window as it was read often; of a count that is shown
-    once a minute it tells the change of that minute.
+    once a minute it tells the change of that minute. Any thread may ask.
 
     Args:
         clock: monotonic seconds.
@@ -35,15 +36,17 @@ class Lately:
     def __init__(self, window_s: float, clock: Callable[[], float], *counts: float) -> None:
         self._window_s = window_s
         self._clock = clock
+        self._lock = Lock()
         self._readings: deque[tuple[float, tuple[float, ...]]] = deque([(clock(), counts)])
 
     def change(self, *counts: float) -> Change:
         now_s, readings = self._clock(), self._readings
-        while len(readings) > 1 and readings[1][0] <= now_s - self._window_s:
-            readings.popleft()
-        since_s, before = readings[0]
-        if now_s - readings[-1][0] >= self._window_s * _RESOLUTION:
-            readings.append((now_s, counts))
+        with self._lock:
+            while len(readings) > 1 and readings[1][0] <= now_s - self._window_s:
+                readings.popleft()
+            since_s, before = readings[0]
+            if now_s - readings[-1][0] >= self._window_s * _RESOLUTION:
+                readings.append((now_s, counts))
         return Change(tuple(now - then for now, then in zip(counts, before, strict=True)), now_s - since_s)
 
 

@@ -131,3 +131,14 @@ def test_the_statistics_are_the_stat_logger_that_vllm_makes_from_them() -> None:
     assert statistics(object(), 0) is statistics
     statistics.log_engine_initialized()
     statistics.log()
+
+
+def test_the_last_load_is_kept_for_others_and_busy_is_who_has_requests() -> None:
+    engine = Engine()
+    engine.add("a", [1] * 10)
+    engine.clock.advance(2)
+    assert engine.load() is engine.load.last
+    engine.processor.request_states.clear()
+    engine.clock.advance(3)
+    engine.load()
+    assert (engine.load.last.waiting_requests, engine.busy.total_s) == (0, 2)
