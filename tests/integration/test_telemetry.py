@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
+from ray import serve
 
 from app import metrics
 from app.metrics import Kind, Metric
+from app.state.scaling_inputs import EngineStats, IngressStats
 from tests.integration.client import COMPLETIONS, Ask, open_session
 from tests.integration.cluster import Cluster, eventually
 from tests.integration.configs import KEYS, MODEL, TIGHT_BLOCKS
@@ -282,8 +285,16 @@ INGRESS = {
 
 
 def test_replicas_tell_the_policy_plain_numbers(tight_cluster: Cluster, owner: httpx.Client) -> None:
+    def told(deployment: str) -> dict[str, float]:
+        handle = serve.get_deployment_handle(deployment, "kvpulse")
+        (stats,) = handle.broadcast("record_autoscaling_stats").results(timeout_s=60)
+        return dict(stats)
+
     answer(owner, forced(body(token_ids(random.Random(39), 100)), "hot"))
-    for engines in ENGINES:
-        (told,) = tight_cluster.call(engines, "record_autoscaling_stats")
-        assert all(type(value) in (int, float) for value in told.values())
-        assert 0 <= told["busy_ratio"] <= 1 and told["kv_usage_ratio"] == 0
+    eventually(lambda: told("HotEngine")["kv_usage_ratio"] == 0, "an idle engine", 30)
+    for deployment, kind in (("HotEngine", EngineStats), ("ColdEngine", EngineStats), ("Ingress", IngressStats)):
+        stats = told(deployment)
+        assert all(type(value) in (int, float) for value in stats.values())
+        msgspec.convert(stats, kind)
+    assert 0 < told("HotEngine")["busy_ratio"] <= 1
+    assert told("Ingress")["hot_offered_requests_per_s"] > 0
