@@ -125,6 +125,10 @@ class Telemetry:
             resources.append(replace(resource, scope_metrics=scopes))
         return otel.MetricsData(resources)
 
+    def flush(self) -> None:
+        """Every exporter gets everything now."""
+        self._provider.force_flush()
+
     def shutdown(self) -> None:
         """Hand over what has been counted to the end."""
         self._provider.shutdown()

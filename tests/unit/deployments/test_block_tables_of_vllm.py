@@ -15,6 +15,7 @@ from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
+from app import metrics
 from app.state.block_tables import BlockTables
 from deployments.block_tables import (
     UTILITY,
@@ -25,6 +26,7 @@ from deployments.block_tables import (
     make_measurable,
 )
 from deployments.telemetry import Telemetry
+from tests.kept_metrics import Kept
 
 
 def config_of(scheduler: Any) -> Any:
@@ -109,9 +111,20 @@ class FakeEngine:
         return answer
 
 
-async def test_an_engine_that_fails_to_answer_is_asked_no_more() -> None:
+async def test_tables_are_told_while_something_runs_and_the_engine_answers() -> None:
+    kept, running = Kept(), [True, False, True]
+    telemetry = Telemetry(Resource.get_empty(), [(kept, 3600.0)])
+    telemetry.tally(metrics.PROMPT_TOKENS, ("hot",))
     engine = FakeEngine([7, 14, 5, 16, 8], RuntimeError("dead"))
-    watch = BlockTableWatch(Telemetry(Resource.get_empty()), "hot", engine, lambda: True)
-    await watch.run(0.0)
-    assert engine.asked == [UTILITY] * 2
-    assert watch._seen is None
+    told: list[bool] = []
+
+    def look() -> bool:
+        telemetry.flush()
+        told.append(metrics.BLOCK_TABLE_SPARSITY.name in kept.metrics)
+        return running.pop(0)
+
+    await BlockTableWatch(telemetry, "hot", engine, look).run(0.0)
+    telemetry.shutdown()
+    assert engine.asked == [UTILITY] * 2, "an engine that fails to answer is asked no more"
+    assert told == [False, True, False]
+    assert metrics.BLOCK_TABLE_SPARSITY.name not in kept.metrics

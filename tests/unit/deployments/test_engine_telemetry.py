@@ -19,7 +19,7 @@ from deployments.telemetry import Telemetry
 from tests.fake_engine_cache import HASHER, FakeEngineCache
 from tests.fake_steps import iteration, scheduler
 from tests.fakes import FakeClock
-from tests.unit.deployments.test_telemetry import Kept
+from tests.kept_metrics import Kept
 
 
 class Replica:
@@ -35,7 +35,7 @@ class Replica:
         )
 
     def value(self, metric: Metric) -> Any:
-        self.telemetry._provider.force_flush()
+        self.telemetry.flush()
         if metric.instrument_name not in self.kept.metrics:
             return None
         (point,) = self.kept.metrics[metric.instrument_name].data.data_points

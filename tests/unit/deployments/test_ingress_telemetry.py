@@ -9,8 +9,7 @@ from opentelemetry.sdk.resources import Resource
 
 from app import metrics
 from app.config.telemetry import ObjectivesConfig
-from app.decisions.admission import Action, AdmissionDecision, Placement
-from app.decisions.routing import RoutingDecision, RoutingReason
+from app.decisions.admission import Action, AdmissionDecision
 from app.errors import ApiError
 from app.metrics import Metric
 from app.requests import Outcome, Refusal, RequestPath
@@ -19,10 +18,8 @@ from deployments.ingress_telemetry import OTHER_OUTCOME, IngressTelemetry
 from deployments.request_record import RequestRecord
 from deployments.telemetry import Telemetry
 from tests.gates import CLIENT, COLD, HOT, WARM, Door, triaged
-from tests.unit.deployments.test_telemetry import Kept
-
-STARTED = AdmissionDecision(Action.START, HOT, Placement.HOME, Level.NORMAL)
-ROUTED = RoutingDecision("r0", RoutingReason.PREFIX_HIT, 64, 1.0)
+from tests.kept_metrics import Kept
+from tests.request_records import record
 
 
 class Replica:
@@ -40,7 +37,7 @@ class Replica:
         )
 
     def values(self, metric: Metric) -> dict[tuple[Any, ...], Any]:
-        self.telemetry._provider.force_flush()
+        self.telemetry.flush()
         points = self.kept.metrics[metric.instrument_name].data.data_points
         return {
             tuple((point.attributes or {})[name] for name in metric.labels): getattr(point, "value", None)
@@ -58,17 +55,6 @@ def replica() -> Any:
     made = Replica()
     yield made
     made.telemetry.shutdown()
-
-
-def record(path: RequestPath = HOT, outcome: str = Outcome.ANSWERED, **fields: Any) -> RequestRecord:
-    given = {"routing": ROUTED, "replica": "r0", "duration_s": 3.0, "ttft_s": 0.5, "waited_s": 0.25, **fields}
-    return RequestRecord(
-        triaged(path, prompt=100),
-        outcome,
-        path.engines,
-        fields.get("admission", STARTED),
-        **{name: value for name, value in given.items() if name != "admission"},
-    )
 
 
 def test_an_answered_request_counts_once_everywhere(replica: Replica) -> None:

@@ -39,7 +39,7 @@ class Bridge:
         self.telemetry = Telemetry(Resource.get_empty(), [(RayExporter(self.ray), 3600.0)])
 
     def collect(self) -> None:
-        self.telemetry._provider.force_flush()
+        self.telemetry.flush()
 
     def told(self, name: str, *labels: str) -> list[float]:
         return self.ray.told.get((name, labels), [])

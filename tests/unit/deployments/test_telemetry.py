@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import export as otel
@@ -14,26 +13,8 @@ from app.config.telemetry import TelemetryConfig
 from app.metrics import Kind, Metric
 from app.state.tallies import Labels
 from deployments.telemetry import Telemetry, otlp_endpoint, replica_resource
+from tests.kept_metrics import Kept
 from tests.otlp_collector import OtlpCollector, plain
-
-
-class Kept(otel.MetricExporter):
-    """Keeps what it is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.metrics: dict[str, otel.Metric] = {}
-
-    def export(self, metrics_data: otel.MetricsData, timeout_millis: float = 10_000, **kwargs: object) -> Any:
-        (resource,) = metrics_data.resource_metrics
-        (scope,) = resource.scope_metrics
-        self.metrics = {metric.name: metric for metric in scope.metrics}
-        return otel.MetricExportResult.SUCCESS
-
-    def force_flush(self, timeout_millis: float = 10_000) -> bool:
-        return True
-
-    def shutdown(self, timeout_millis: float = 30_000, **kwargs: object) -> None: ...
 
 
 @pytest.fixture

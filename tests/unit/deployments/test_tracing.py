@@ -18,7 +18,7 @@ from deployments.request_record import RequestRecord
 from deployments.tracing import NO_TRACE, OtlpTracing, RequestTrace, engine_trace_arguments, tracing_of_replica
 from tests.gates import COLD, HOT, triaged
 from tests.otlp_collector import OtlpCollector, plain
-from tests.unit.deployments.test_ingress_telemetry import record
+from tests.request_records import record
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
