@@ -108,7 +108,10 @@ QUEUED_REQUESTS = _gauge(
     "kvpulse_queued_requests", "{request}", "Requests that wait in this ingress for a slot.", "engines"
 )
 QUEUED_TOKENS = _gauge(
-    "kvpulse_queued_tokens", "{token}", "Prompt tokens of the requests that wait in this ingress.", "engines"
+    "kvpulse_queued_tokens",
+    "{token}",
+    "Prompt tokens still to compute of the requests that wait in this ingress.",
+    "engines",
 )
 QUEUE_WAIT = _seconds("kvpulse_queue_wait_seconds", "How long requests that started had waited for a slot.", "path")
 PRESSURE_LEVEL = _gauge(
@@ -201,7 +204,10 @@ INTERNAL_FRAGMENTATION = _gauge(
     "kvpulse_internal_fragmentation_ratio", "1", "Share of the slots of blocks in use that hold no token.", "engines"
 )
 BLOCK_SHARING = _gauge(
-    "kvpulse_block_sharing_ratio", "1", "Share of the entries of block tables that another table has too.", "engines"
+    "kvpulse_block_sharing_ratio",
+    "1",
+    "Share of the entries of block tables that need no block of their own.",
+    "engines",
 )
 PREWARMED_TOKENS = _counter(
     "kvpulse_prewarmed_tokens_total", "{token}", "Prompt tokens computed before the replica took traffic.", "engines"

@@ -43,17 +43,11 @@ def measured_usage() -> Iterator[AnswerUsage]:
         _CURRENT.reset(token)
 
 
-def note_sequences(output_processor: Any) -> None:
-    """Make vLLM's table of requests tell the current answer of each of its sequences."""
-    add_request = output_processor.add_request
-
-    def add_request_and_note(request: Any, *args: Any, **kwargs: Any) -> None:
-        add_request(request, *args, **kwargs)
-        usage = _CURRENT.get()
-        if usage is not None:
-            usage.note(output_processor.request_states[request.request_id])
-
-    output_processor.add_request = add_request_and_note
+def note_sequence(sequence: Any) -> None:
+    """Count a sequence, as vLLM has just entered it, for the answer that asks for it."""
+    usage = _CURRENT.get()
+    if usage is not None:
+        usage.note(sequence)
 
 
 def _prompt_of(sequence: Any) -> str:

@@ -6,8 +6,8 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -73,6 +73,7 @@ class Dispatch:
         arrived_s: when the request came, by `clock`.
         observe: is told at the end what became of it.
         clock: monotonic seconds.
+        trace_headers: go to the engine with the request.
     """
 
     route: OpenAIRoute
@@ -85,6 +86,7 @@ class Dispatch:
     arrived_s: float
     observe: Observer = log_request
     clock: Callable[[], float] = time.monotonic
+    trace_headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class EngineResponse(Response):
@@ -232,7 +234,8 @@ class EngineResponse(Response):
         return await self._connect(lease)
 
     async def _connect(self, lease: Lease) -> tuple[aiohttp.ClientResponse, EngineAnswer]:
-        return await self._dispatch.connections.open(lease, self._dispatch.route.url, self._body)
+        dispatch = self._dispatch
+        return await dispatch.connections.open(lease, dispatch.route.url, self._body, dispatch.trace_headers)
 
     async def _send_chunks(self, answer: EngineAnswer, send: Send) -> None:
         try:

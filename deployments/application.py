@@ -101,6 +101,7 @@ def _engine_deployment(path: RequestPath, effective: EffectiveConfig, arguments:
         path=path,
         engine_arguments=arguments,
         frontend_arguments=frontend_arguments(effective.config.model),
+        telemetry=effective.config.telemetry,
         niceness=effective.paths[path].niceness,
     )
     return serve.deployment(**options)(EngineReplica).bind(spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import os
 import secrets
@@ -13,16 +14,23 @@ from typing import Any
 import psutil
 from ray import serve
 
+from app.config.telemetry import TelemetryConfig
 from app.state.block_ledger import BlockLedger
 from app.state.chain_hashes import ChainHasher
+from app.state.lately import BusyTime
 from app.state.prefill_progress import PrefillProgress
-from deployments.answer_usage import note_sequences
 from deployments.application_secret import RayStore, feed_keys
+from deployments.device_stats import open_devices
 from deployments.engine_events import EventEndpoints
-from deployments.engine_load import EngineLoad, StepStatistics, keep_cache_salts
+from deployments.engine_load import EngineLoad
+from deployments.engine_telemetry import EngineTelemetry, step_statistics
 from deployments.private_server import LeasedAnswers, PrivateServer
 from deployments.pulse_messages import PulseMessages
 from deployments.pulse_publisher import PulsePublisher
+from deployments.sequences import follow_sequences
+from deployments.step_statistics import StepStatistics
+from deployments.telemetry import Telemetry
+from deployments.tracing import engine_trace_arguments
 
 logger = logging.getLogger("ray.serve")
 
@@ -35,12 +43,14 @@ class EngineSpec:
         path: `hot` or `cold`.
         engine_arguments: keyword arguments of vLLM's `AsyncEngineArgs`.
         frontend_arguments: keyword arguments of vLLM's `FrontendArgs` (parsers, templates).
+        telemetry: what it measures of itself.
         niceness: of the engine process's threads.
     """
 
     path: str
     engine_arguments: dict[str, Any]
     frontend_arguments: dict[str, Any]
+    telemetry: TelemetryConfig
     niceness: int = 0
 
 
@@ -56,22 +66,17 @@ class EngineReplica:
 
     async def __init__(self, spec: EngineSpec) -> None:  # type: ignore[misc]  # Serve awaits it
         began = time.monotonic()
-        # It would override kv_cache_memory_bytes, and Ray's runtime environments cannot unset it.
-        os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)
-        from vllm.config import KVEventsConfig
-        from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.entrypoints.launchers.api_server.app_state import init_app_state
         from vllm.entrypoints.launchers.app import build_app
-        from vllm.v1.engine.async_llm import AsyncLLM
 
+        replica, service = serve.get_replica_context().replica_id.unique_id, f"kvpulse-{spec.path}-engine"
+        model = spec.engine_arguments["served_model_name"][0]
+        self._telemetry = Telemetry.of_replica(spec.telemetry, service, replica, model)
         self._events = EventEndpoints.private()
-        engine_args = AsyncEngineArgs(
-            **spec.engine_arguments, kv_events_config=KVEventsConfig(**self._events.config_fields())
-        )
-        statistics = StepStatistics()
-        self._engine = AsyncLLM.from_engine_args(engine_args, stat_loggers=[statistics])  # type: ignore[list-item]  # called as the factory it is
-        note_sequences(self._engine.output_processor)
-        self._feed = _start_feed(self._engine, self._events, statistics)
+        statistics = step_statistics(self._telemetry, spec.path)
+        engine_args, self._engine = _start_engine(spec, self._events, statistics)
+        follow_sequences(self._engine.output_processor)
+        self._start_measuring(spec, statistics)
         arguments = openai_arguments(engine_args, spec.frontend_arguments)
         tasks = await self._engine.get_supported_tasks()
         openai_app = build_app(arguments, tasks, self._engine.model_config)
@@ -86,6 +91,23 @@ class EngineReplica:
         _make_nice(spec.niceness)
         logger.info("%s engine ready after %.1f s", spec.path, time.monotonic() - began)
 
+    def _start_measuring(self, spec: EngineSpec, statistics: StepStatistics) -> None:
+        """Follow the engine's cache and load, and tell the ingresses, the instruments and the autoscaling policy."""
+        from deployments.block_tables import BlockTableWatch, is_measurable
+
+        ledger, busy = _ledger(self._engine), BusyTime(time.monotonic)
+        requests, progress = self._engine.output_processor.request_states, PrefillProgress(ledger)
+        load = EngineLoad(requests, statistics, progress, self._engine.vllm_config.cache_config.num_gpu_blocks, busy)
+        keys = feed_keys(serve.get_replica_context().app_name, RayStore())
+        self._feed = PulsePublisher(ledger, self._events, load, PulseMessages(keys.signing), _bind_address())
+        self._measured = EngineTelemetry(self._telemetry, spec.path, statistics, lambda: load.last, ledger, busy)
+        devices = open_devices(spec.telemetry.device_period_s) if spec.telemetry.enabled else None
+        if devices is not None:
+            devices.register(self._telemetry)
+        if spec.telemetry.enabled and is_measurable(self._engine.vllm_config):
+            tables = BlockTableWatch(self._telemetry, spec.path, self._engine, lambda: bool(requests))
+            self._watching = asyncio.create_task(tables.run(spec.telemetry.block_table_period_s))
+
     def record_replica_metadata(self) -> dict[str, Any]:
         """What the ingress needs to reach and to follow this replica. Travels inside the cluster only."""
         return {"address": self._server.address, "token": self._token, "feed": asdict(self._feed.endpoint)}
@@ -96,9 +118,13 @@ class EngineReplica:
         """
         return await self._answers.attend(lease_id)
 
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """`EngineStats`, for the policy."""
+        return self._measured.stats()
+
     async def reset_prefix_cache(self) -> bool:
         """Forget every cached prefix. False, and nothing is forgotten, while a request uses the cache."""
-        done = await self._engine.reset_prefix_cache()
+        done: bool = await self._engine.reset_prefix_cache()
         if done:
             self._feed.forget_all()
         return done
@@ -111,7 +137,7 @@ class EngineReplica:
         }
 
     def _unfinished_requests(self) -> int:
-        count: int = self._engine.output_processor.get_num_unfinished_requests()  # type: ignore[no-untyped-call]  # its library leaves it untyped
+        count: int = self._engine.output_processor.get_num_unfinished_requests()
         return count
 
     async def check_health(self) -> None:
@@ -124,6 +150,8 @@ class EngineReplica:
 
     async def __del__(self) -> None:
         """Serve calls this once the replica's answers have drained."""
+        if hasattr(self, "_watching"):
+            self._watching.cancel()
         if hasattr(self, "_server"):
             await self._server.stop()
         if hasattr(self, "_feed"):
@@ -132,19 +160,45 @@ class EngineReplica:
             self._engine.shutdown()
         if hasattr(self, "_events"):
             self._events.remove()
+        if hasattr(self, "_telemetry"):
+            await asyncio.to_thread(self._telemetry.shutdown)
 
 
-def _start_feed(engine: Any, events: EventEndpoints, statistics: StepStatistics) -> PulsePublisher:
-    """Tell the ingresses what the engine's cache holds and how busy it is. What it is to be told apart by, the engine
-    has decided: a backend may have changed the block size.
+def _start_engine(spec: EngineSpec, events: EventEndpoints, statistics: StepStatistics) -> tuple[Any, Any]:
+    """vLLM's engine arguments and the engine."""
+    # It would override kv_cache_memory_bytes, and Ray's runtime environments cannot unset it.
+    os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)
+    # How vLLM exports its span of each request, if it does.
+    os.environ.setdefault("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf")
+    os.environ.setdefault("OTEL_SERVICE_NAME", f"kvpulse-{spec.path}-engine")
+    from vllm.config import KVEventsConfig
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    from deployments.block_tables import make_measurable
+
+    arguments = {**engine_trace_arguments(spec.telemetry), **spec.engine_arguments}
+    engine_args = AsyncEngineArgs(**arguments, kv_events_config=KVEventsConfig(**events.config_fields()))
+    config = engine_args.create_engine_config(UsageContext.ENGINE_CONTEXT)
+    make_measurable(config)
+    engine = AsyncLLM.from_vllm_config(
+        config,
+        usage_context=UsageContext.ENGINE_CONTEXT,
+        stat_loggers=[statistics],  # type: ignore[list-item]  # called as the factory it is
+        enable_log_requests=engine_args.enable_log_requests,
+    )
+    return engine_args, engine
+
+
+def _ledger(engine: Any) -> BlockLedger:
+    """Of what the engine's cache holds. What it is to be told apart by, the engine has decided: a backend may have
+    changed the block size.
     """
     cache = engine.vllm_config.cache_config
     keys = feed_keys(serve.get_replica_context().app_name, RayStore())
     hasher = ChainHasher(keys.hashing, cache.effective_attention_block_size or cache.block_size)
-    ledger = BlockLedger(hasher, cache.num_gpu_blocks, caches_prefixes=bool(cache.enable_prefix_caching))
-    keep_cache_salts(engine.output_processor)
-    load = EngineLoad(engine.output_processor.request_states, statistics, PrefillProgress(ledger), cache.num_gpu_blocks)
-    return PulsePublisher(ledger, events, load, PulseMessages(keys.signing), _bind_address())
+    return BlockLedger(hasher, cache.num_gpu_blocks, caches_prefixes=bool(cache.enable_prefix_caching))
 
 
 def _make_nice(niceness: int) -> None:

@@ -3,46 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from app.state.chain_hashes import text_extra
+from app.state.lately import BusyTime
 from app.state.prefill_progress import PrefillProgress, Prompt
 from app.state.pulse import ReplicaLoad
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    running: int = 0
-    kv_usage_ratio: float = 0.0
-    preemptions: int = 0
-
-
-class StepStatistics:
-    """A vLLM stat logger (v1/metrics/loggers.py: StatLoggerBase) that keeps what the engine's last step told.
-
-    `AsyncLLM(stat_loggers=[statistics])` calls it as a factory; it is its own product, for a replica has one engine.
-    """
-
-    def __init__(self) -> None:
-        self.last = _Step()
-
-    def __call__(self, vllm_config: Any, engine_index: int = 0) -> StepStatistics:
-        return self
-
-    def record(
-        self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
-    ) -> None:
-        """Called in the engine's event loop after every step that has something to tell."""
-        preemptions = self.last.preemptions + (iteration_stats.num_preempted_reqs if iteration_stats else 0)
-        if scheduler_stats is None:
-            self.last = _Step(self.last.running, self.last.kv_usage_ratio, preemptions)
-        else:  # one assignment: readers in other threads see all of a step or nothing of it
-            self.last = _Step(scheduler_stats.num_running_reqs, scheduler_stats.kv_cache_usage, preemptions)
-
-    def log(self) -> None: ...
-
-    def log_engine_initialized(self) -> None: ...
+from deployments.step_statistics import StepStatistics
 
 
 class EngineLoad:
@@ -54,24 +21,33 @@ class EngineLoad:
     preempted request counts as decoding while it recomputes.
 
     Args:
-        requests: `AsyncLLM.output_processor.request_states`, after `keep_cache_salts`.
+        requests: `AsyncLLM.output_processor.request_states`, after `follow_sequences`.
         kv_blocks: of the whole cache.
+        busy: is told at every reading whether there are requests.
     """
 
     def __init__(
-        self, requests: Mapping[str, Any], statistics: StepStatistics, progress: PrefillProgress, kv_blocks: int
+        self,
+        requests: Mapping[str, Any],
+        statistics: StepStatistics,
+        progress: PrefillProgress,
+        kv_blocks: int,
+        busy: BusyTime,
     ) -> None:
+        self.last = ReplicaLoad(kv_blocks=kv_blocks)  # for other threads
         self._requests = requests
         self._statistics = statistics
         self._progress = progress
         self._kv_blocks = kv_blocks
+        self._busy = busy
 
     def __call__(self) -> ReplicaLoad:
         step = self._statistics.last
         requests = list(self._requests.values())  # in one go: the event loop changes the table meanwhile
         prefilling = [request for request in requests if request.is_prefilling]
         running = min(step.running, len(requests))
-        return ReplicaLoad(
+        self._busy.look(bool(requests))
+        self.last = ReplicaLoad(
             running_requests=running,
             waiting_requests=len(requests) - running,
             queued_prefill_tokens=self._queued_prefill_tokens(prefilling),
@@ -80,6 +56,7 @@ class EngineLoad:
             kv_blocks=self._kv_blocks,
             preemptions=step.preemptions,
         )
+        return self.last
 
     def _queued_prefill_tokens(self, prefilling: list[Any]) -> int:
         texts = {
@@ -89,17 +66,6 @@ class EngineLoad:
         }
         embedded = sum(int(request.prompt_len) for request in prefilling if request.prompt_token_ids is None)
         return self._progress.remaining_tokens(texts) + embedded
-
-
-def keep_cache_salts(output_processor: Any) -> None:
-    """Make vLLM's table of requests keep their cache salts, which it would drop."""
-    add_request = output_processor.add_request
-
-    def add_request_with_salt(request: Any, *args: Any, **kwargs: Any) -> None:
-        add_request(request, *args, **kwargs)
-        output_processor.request_states[request.request_id].cache_salt = request.cache_salt
-
-    output_processor.add_request = add_request_with_salt
 
 
 def _context_tokens(request: Any) -> int:

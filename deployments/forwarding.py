@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from deployments.engine_errors import EngineLostError, StreamBrokenError, api_er
 from deployments.leases import Lease
 from deployments.private_server import ENGINE_DEAD_HEADER, LEASE_HEADER
 
+_NO_HEADERS: Mapping[str, str] = {}
 # How much of a first event is looked at to tell an error from an answer.
 _ERROR_EVENT_PREFIXES = (b'data: {"error"', b"event: error")
 
@@ -49,7 +50,9 @@ class EngineConnections:
             self._session = aiohttp.ClientSession(connector=connector, timeout=self._timeout, auto_decompress=False)
         return self._session
 
-    async def open(self, lease: Lease, url: str, body: bytes) -> tuple[aiohttp.ClientResponse, EngineAnswer]:
+    async def open(
+        self, lease: Lease, url: str, body: bytes, trace_headers: Mapping[str, str] = _NO_HEADERS
+    ) -> tuple[aiohttp.ClientResponse, EngineAnswer]:
         """Send the request and wait for the first bytes of its answer. The caller closes the response.
 
         Raises:
@@ -61,6 +64,7 @@ class EngineConnections:
             "content-type": "application/json",
             LEASE_HEADER: lease.id,
             "x-request-id": lease.id,
+            **trace_headers,
         }
         try:
             response = await self._client().post(f"http://{lease.address}{url}", data=body, headers=headers)

@@ -73,6 +73,7 @@ class Gate:
         self._assumed_output_tokens = assumed_output_tokens
         self._clock = clock
         self._observe = observe
+        self.states = guard.states()  # as of the last tick, for other threads
         self._open: dict[Reservation, Admitted] = {}
         self._waiting: set[Reservation] = set()
 
@@ -131,6 +132,7 @@ class Gate:
             retry_s = self._guard.states()[reservation.engines.name].retry_after_s
             error = refusal_error(Refusal.ABORTED_FOR_CAPACITY, reservation.engines.name, retry_s)
             self._open[reservation].abort(error)
+        self.states = self._guard.states()
 
     def _start_ready(self) -> None:
         if self._waiting:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,9 @@ from ray import serve
 from app.config.keys import KeyRing
 from app.config.schema import AppConfig
 from app.decisions.admission import Guard
-from app.errors import InvalidRequestError, NotFoundError, UnavailableError
+from app.errors import ApiError, InvalidRequestError, NotFoundError, UnavailableError
 from app.requests import RequestPath
+from app.state.engines import EnginesState
 from app.state.quotas import Quotas
 from deployments.admitted import Admitted
 from deployments.answers import Dispatch, EngineResponse, Suspects
@@ -28,6 +29,7 @@ from deployments.forwarding import EngineConnections
 from deployments.gate import Gate
 from deployments.http_errors import openai_shaped_app
 from deployments.incoming import Incoming, Intake
+from deployments.ingress_telemetry import IngressTelemetry
 from deployments.leases import Lease
 from deployments.path_replicas import PathReplicas
 from deployments.pulse_messages import PulseMessages
@@ -36,6 +38,8 @@ from deployments.readiness import Readiness
 from deployments.rendering import CHAT, COMPLETIONS, RESPONSES, OpenAIRoute, Rendered, Renderer
 from deployments.replica_sets import IN_THIS_PROCESS
 from deployments.request_record import Observer, log_request, observed_by
+from deployments.telemetry import Telemetry
+from deployments.tracing import RequestTrace, tracing_of_replica
 from deployments.triage import Triage
 
 # Serve copies the app and the class when it decorates: all that they use stands above them.
@@ -111,6 +115,17 @@ def _gate(spec: IngressSpec, replicas: Mapping[RequestPath, PathReplicas], obser
     )
 
 
+def _measures(
+    config: AppConfig,
+    telemetry: Telemetry,
+    replicas: Mapping[RequestPath, PathReplicas],
+    states: Callable[[], Mapping[RequestPath, EnginesState]],
+) -> IngressTelemetry:
+    stale = {path: known.stale_count for path, known in replicas.items()}
+    assumed_tokens = config.routing.assumed_output_tokens
+    return IngressTelemetry(telemetry, config.telemetry.ttft_objective_s, assumed_tokens, states, stale)
+
+
 @serve.ingress(http)
 class Ingress:
     """One ingress replica. Holds no state that a request needs to outlive it."""
@@ -119,7 +134,8 @@ class Ingress:
         self._spec = spec
         self._config = spec.config
         self._engines = {RequestPath.HOT: hot, RequestPath.COLD: cold}
-        keys = feed_keys(serve.get_replica_context().app_name, RayStore())
+        context = serve.get_replica_context()
+        keys = feed_keys(context.app_name, RayStore())
         self._subscriber = PulseSubscriber(PulseMessages(keys.signing))
         self._replicas = _follow_replicas(spec.config, self._engines, keys.hashing, self._subscriber)
         self._readiness = Readiness(("HotEngine", "ColdEngine"))
@@ -128,7 +144,11 @@ class Ingress:
         self._renderer = await Renderer.load(spec.engine_arguments, spec.frontend_arguments)
         self._intake = Intake(spec.config, spec.key_ring, self._renderer.served_names)
         self._triage = Triage(spec.config, spec.context_tokens, self._replicas, time.monotonic)
-        self._observe = observed_by(log_request)
+        who = ("kvpulse-ingress", context.replica_id.unique_id)
+        self._tracing = tracing_of_replica(spec.config.telemetry, *who)
+        self._telemetry = Telemetry.of_replica(spec.config.telemetry, *who, spec.config.model.name)
+        self._measured = _measures(spec.config, self._telemetry, self._replicas, lambda: self._gate.states)
+        self._observe = observed_by(log_request, self._measured.observe)
         self._gate = _gate(spec, self._replicas, self._observe)
         self._ticking = asyncio.create_task(self._gate.run())
 
@@ -138,6 +158,13 @@ class Ingress:
             self._ticking.cancel()
         if hasattr(self, "_subscriber"):
             self._subscriber.close()
+        if hasattr(self, "_telemetry"):
+            await asyncio.to_thread(self._telemetry.shutdown)
+            await asyncio.to_thread(self._tracing.shutdown)
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """`IngressStats`, for the policy."""
+        return self._measured.stats()
 
     @http.post(CHAT.url)
     async def chat_completions(self, request: Request) -> Response:
@@ -203,12 +230,19 @@ class Ingress:
     async def _generate(self, route: OpenAIRoute, request: Request) -> Response:
         arrived_s = time.monotonic()
         client = self._intake.authenticate(request)
-        asked = await self._intake.read(request, client)
-        rendered = await self._render(route, asked)
-        triaged = self._triage.take(rendered, client, asked.session_label)
-        admitted = self._gate.admit(triaged, client, asked.timeout_s, asked.told)
+        trace = self._tracing.begin(route, request.headers, self._config.model.name)
+        try:
+            asked = await self._intake.read(request, client)
+            rendered = await self._render(route, asked)
+            triaged = self._triage.take(rendered, client, asked.session_label)
+            trace.triaged(triaged)
+            self._measured.arrived(triaged)
+            admitted = self._gate.admit(triaged, client, asked.timeout_s, asked.told)
+        except ApiError as error:
+            trace.refused(error)
+            raise
         # From here to the response's own first step nothing is awaited: it closes what was admitted.
-        return EngineResponse(self._dispatch(route, rendered, admitted, asked, arrived_s))
+        return EngineResponse(self._dispatch(route, rendered, admitted, asked, arrived_s, trace))
 
     async def _render(self, route: OpenAIRoute, asked: Incoming) -> Rendered:
         rendered = await self._renderer.render(route, asked.body, asked.forced_path)
@@ -218,7 +252,13 @@ class Ingress:
         return rendered
 
     def _dispatch(
-        self, route: OpenAIRoute, rendered: Rendered, admitted: Admitted, asked: Incoming, arrived_s: float
+        self,
+        route: OpenAIRoute,
+        rendered: Rendered,
+        admitted: Admitted,
+        asked: Incoming,
+        arrived_s: float,
+        trace: RequestTrace,
     ) -> Dispatch:
         triaged, cap = admitted.triaged, admitted.decision.output_cap_tokens
 
@@ -242,5 +282,6 @@ class Ingress:
             self._suspects,
             asked.timeout_s,
             arrived_s,
-            self._observe,
+            trace.observing(self._observe),
+            trace_headers=trace.headers,
         )

@@ -85,6 +85,10 @@ class PathReplicas:
             for standing in self.view.standings()
         ]
 
+    def stale_count(self) -> int:
+        """Replicas unheard of for too long."""
+        return sum(standing.stale for standing in self.view.standings())
+
     def routed(self, request: RoutingRequest, answer_tokens: int) -> RoutedRequest:
         """For `choose_replica`. `answer_tokens` are expected beside the prompt."""
 

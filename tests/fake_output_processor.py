@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from deployments.answer_usage import note_sequences
+from deployments.sequences import follow_sequences
 
 
 class FakeOutputProcessor:
@@ -13,7 +13,7 @@ class FakeOutputProcessor:
 
     def __init__(self) -> None:
         self.request_states: dict[str, Any] = {}
-        note_sequences(self)
+        follow_sequences(self)
 
     def add_request(self, request: Any, prompt: str | None, parent_req: Any = None) -> None:
         self.request_states[request.request_id] = SimpleNamespace(
@@ -24,6 +24,6 @@ class FakeOutputProcessor:
         )
 
     def ask(self, name: str, prompt_len: int = 10, parent: str | None = None, counted: bool = True) -> Any:
-        request = SimpleNamespace(request_id=name, prompt_len=prompt_len, counted=counted)
+        request = SimpleNamespace(request_id=name, prompt_len=prompt_len, counted=counted, cache_salt=None)
         self.add_request(request, None, parent_req=None if parent is None else SimpleNamespace(request_id=parent))
         return self.request_states[name]

@@ -198,6 +198,12 @@ def _observability(path: ResolvedPath) -> Iterator[Advice]:
             f"{_engine(path, 'disable_log_stats')}: routing, admission and scaling feed on the engine's statistics.",
             "Remove it.",
         )
+    if any(option.name == "scheduler_cls" and option.value for option in path.options):
+        yield warning(
+            "block_tables_unseen",
+            f"{_engine(path, 'scheduler_cls')}: block tables are measured in vLLM's own schedulers only.",
+            "Remove it, or do without the metrics of block tables.",
+        )
     if not path.value("enable_prefix_caching"):
         yield warning(
             "no_prefix_cache",

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from app.config.admission import AdmissionConfig
 from app.config.part import Part, PositiveInt
 from app.config.scaling import ScalingConfig
+from app.config.telemetry import TelemetryConfig
 
 Auto = Literal["auto"]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -233,6 +234,7 @@ class AppConfig(Part):
     limits: LimitsConfig = LimitsConfig()
     admission: AdmissionConfig = AdmissionConfig()
     scaling: ScalingConfig = ScalingConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
     ingress: IngressConfig = IngressConfig()
 
     @property

@@ -53,11 +53,12 @@ class EventBatch(msgspec.Struct, array_like=True, gc=False):
 
 @dataclass(slots=True)
 class LedgerCounts:
-    """Since the engine started, in blocks, but `cleared` and `overflows` in times.
+    """Since the engine started, in blocks, but `churned`, `cleared` and `overflows` in times.
 
     Args:
         stored: physical blocks that entered the cache, copies included.
-        removed: physical blocks that left it; evictions.
+        removed: physical blocks that left it for others; evictions. Those of a cleared cache are not among them.
+        churned: steps that evicted blocks and stored others.
         orphans: blocks not claimed because the block before them is unknown.
         unindexed: blocks not claimed for their kind: other group, medium or size.
         overflows: more blocks than the cache has, so events were lost or repeated: everything was forgotten.
@@ -65,6 +66,7 @@ class LedgerCounts:
 
     stored: int = 0
     removed: int = 0
+    churned: int = 0
     cleared: int = 0
     orphans: int = 0
     unindexed: int = 0
@@ -103,6 +105,11 @@ class BlockLedger:
         self._expected: Counter[int] = Counter()
         self._pending: dict[int, bool] = {}
         self._pending_clear = False
+
+    @property
+    def cached_blocks(self) -> int:
+        """Physical blocks that are held, copies included."""
+        return self._physical_blocks
 
     @property
     def changed(self) -> bool:
@@ -161,6 +168,7 @@ class BlockLedger:
     def apply(self, batch: EventBatch) -> None:
         """Follow one step of the engine."""
         void = batch.ts < self._void_before_s
+        stored, removed = self.counts.stored, self.counts.removed
         for event in batch.events:
             if isinstance(event, AllBlocksCleared):
                 void = False
@@ -173,6 +181,7 @@ class BlockLedger:
             elif event.medium == CACHE_MEDIUM and event.group_idx == self._group:
                 for block in event.block_hashes:
                     self._remove(block)
+        self.counts.churned += self.counts.stored > stored and self.counts.removed > removed
         if self._physical_blocks > self._capacity_blocks:
             self.counts.overflows += 1
             self.forget_all()

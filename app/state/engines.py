@@ -67,6 +67,7 @@ class EnginesState:
         lent: slots held by requests of paths that are not at home here.
         least_urgent: the highest priority value among those that run.
         retry_after_s: when a refused client should come back.
+        waiting_tokens: prompt tokens of those who wait, still to compute.
     """
 
     level: Level
@@ -79,6 +80,7 @@ class EnginesState:
     lent: Mapping[RequestPath, int]
     least_urgent: int | None
     retry_after_s: float
+    waiting_tokens: int = 0
 
     @property
     def has_room(self) -> bool:
@@ -149,6 +151,7 @@ class Engines:
             lent=dict(self._lent),
             least_urgent=max(self._priorities, default=None),
             retry_after_s=self._circuit.retry_after_s or self._drain_s(),
+            waiting_tokens=self._line.tokens,
         )
 
     @property

@@ -42,7 +42,7 @@ class IngressStats(msgspec.Struct, frozen=True, kw_only=True):
         hot_offered_tokens_per_s: uncached prompt plus expected answer of what arrived, refused or not.
         hot_offered_requests_per_s: likewise.
         hot_queued_requests: waiting in the ingress for a slot.
-        hot_queued_tokens: prompt tokens of those.
+        hot_queued_tokens: prompt tokens of those, still to compute.
     """
 
     hot_offered_tokens_per_s: float

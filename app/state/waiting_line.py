@@ -96,6 +96,11 @@ class WaitingLine(Generic[T]):
         """All that wait, the most urgent first."""
         return [place.item for place in self._places]
 
+    @property
+    def tokens(self) -> int:
+        """Prompt tokens still to compute, of all that wait."""
+        return self._tokens.total()
+
     def __len__(self) -> int:
         return len(self._places)
 

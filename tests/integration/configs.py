@@ -16,6 +16,8 @@ ENGINE_OPTIONS = {"kv_cache_memory_bytes": 256 * 1024**2}
 MAX_BODY_BYTES = 256 * 1024
 TIGHT_SLOTS = 4
 TIGHT_QUEUE = 16
+TIGHT_CONTEXT = 1536
+TIGHT_BLOCKS = 64  # of 16 KiB: 32 tokens, 2 layers, keys and values, 2 heads of 32 bfloat16
 
 
 def shipped() -> dict[str, Any]:
@@ -64,8 +66,10 @@ def latent_attention(mla_model: str) -> dict[str, Any]:
     return plumbing(mla_model)
 
 
-def tight(tiny_model: str, folder: Path) -> dict[str, Any]:
-    """One hot and one cold replica of a tiny random model, each with few slots; keys with quotas."""
+def tight(tiny_model: str, folder: Path, collector_url: str) -> dict[str, Any]:
+    """One hot and one cold replica of a tiny random model, each with few slots; keys with quotas; a hot cache that
+    holds one long context and little more; everything that is measured goes to a collector.
+    """
     key_file = folder / "quota_keys.yaml"
     entries: list[dict[str, Any]] = [
         {"name": "owner", "key": KEYS["owner"], "allow": ["path"]},
@@ -78,6 +82,14 @@ def tight(tiny_model: str, folder: Path) -> dict[str, Any]:
     for path in arguments["paths"].values():
         path["replicas"] = 1
         path["max_ongoing_requests"] = TIGHT_SLOTS
+    arguments["paths"]["hot"]["engine"] = {"kv_cache_memory_bytes": 1024**2, "max_model_len": TIGHT_CONTEXT}
+    arguments["telemetry"] = {
+        "otlp_endpoint": collector_url,
+        "otlp_period_s": 1,
+        "ray_period_s": 1,
+        "trace_sample_ratio": 0,
+        "block_table_period_s": 0.5,
+    }
     bounds = {"max_requests": TIGHT_QUEUE, "max_tokens": 100_000}
     arguments["admission"] = {"queues": {"hot": bounds, "warm": bounds, "cold": bounds, "deadline_s": 20}}
     return document

@@ -15,6 +15,7 @@ import pytest
 from tests.integration import configs
 from tests.integration.cluster import Cluster
 from tests.integration.stack import SERVE_RUN, Stack
+from tests.otlp_collector import OtlpCollector
 from tests.tiny_model import make_tiny_mla_model, make_tiny_model
 
 _LOG_TAIL = 6000
@@ -61,6 +62,13 @@ def key_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("keys")
 
 
+@pytest.fixture(scope="session")
+def collector() -> Iterator[OtlpCollector]:
+    listening = OtlpCollector()
+    yield listening
+    listening.close()
+
+
 @pytest.fixture(scope="module")
 def two_nodes(stacks: Stacks, tiny_model: str) -> Stack:
     command = [sys.executable, "-m", "tests.integration.two_nodes"]
@@ -84,8 +92,8 @@ def answers(stacks: Stacks, key_folder: Path) -> Stack:
 
 
 @pytest.fixture(scope="module")
-def tight(stacks: Stacks, tiny_model: str, key_folder: Path) -> Stack:
-    return stacks.use("tight", lambda: configs.tight(tiny_model, key_folder))
+def tight(stacks: Stacks, tiny_model: str, key_folder: Path, collector: OtlpCollector) -> Stack:
+    return stacks.use("tight", lambda: configs.tight(tiny_model, key_folder, collector.url))
 
 
 @pytest.fixture(scope="module")

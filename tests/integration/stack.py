@@ -86,6 +86,7 @@ class Stack:
             "RAY_TMPDIR": str(self.folder),
             "RAY_ADDRESS": "local",
             "PYTHONPATH": str(Path(__file__).parents[2]),
+            "RAY_metrics_report_interval_ms": "1000",  # ten times as often as usual: nobody wants to wait for metrics
             "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(self.folder / "haproxy.cfg"),
             "RAY_SERVE_HAPROXY_SOCKET_PATH": str(self.folder / "admin.sock"),
             "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(self.folder / "metrics.sock"),
@@ -124,6 +125,11 @@ class Stack:
             return httpx.get(f"{self.url}/ready", timeout=10).status_code
         except httpx.TransportError:
             return None
+
+    @property
+    def scrape_targets(self) -> Path:
+        """Ray's file of metrics ports, as Prometheus' file_sd reads it."""
+        return self.folder / "ray" / "prom_metrics_service_discovery.json"
 
     def log_text(self) -> str:
         return self.log_path.read_text(errors="replace")

@@ -6,10 +6,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from app.state.block_ledger import BlockLedger
+from app.state.lately import BusyTime
 from app.state.prefill_progress import PrefillProgress
 from app.state.pulse import ReplicaLoad
-from deployments.engine_load import EngineLoad, StepStatistics, keep_cache_salts
+from deployments.engine_load import EngineLoad
+from deployments.sequences import follow_sequences
+from deployments.step_statistics import StepStatistics
 from tests.fake_engine_cache import HASHER, FakeEngineCache
+from tests.fake_steps import iteration, scheduler
+from tests.fakes import FakeClock
 
 
 class FakeOutputProcessor:
@@ -36,12 +41,14 @@ class FakeOutputProcessor:
 class Engine:
     def __init__(self) -> None:
         self.processor = FakeOutputProcessor()
-        keep_cache_salts(self.processor)
+        follow_sequences(self.processor)
         self.cache = FakeEngineCache()
         self.ledger = BlockLedger(HASHER, 1000)
-        self.statistics = StepStatistics()
+        self.statistics = StepStatistics("hot")
         progress = PrefillProgress(self.ledger)
-        self.load = EngineLoad(self.processor.request_states, self.statistics, progress, kv_blocks=100)
+        self.clock = FakeClock()
+        self.busy = BusyTime(self.clock)
+        self.load = EngineLoad(self.processor.request_states, self.statistics, progress, kv_blocks=100, busy=self.busy)
 
     def add(self, request_id: str, tokens: list[int] | None, cache_salt: str | None = None) -> None:
         request = SimpleNamespace(request_id=request_id, prompt_token_ids=tokens, cache_salt=cache_salt)
@@ -49,8 +56,8 @@ class Engine:
 
     def step(self, running: int, usage: float, preempted: int = 0) -> None:
         self.statistics.record(
-            SimpleNamespace(num_running_reqs=running, kv_cache_usage=usage),
-            SimpleNamespace(num_preempted_reqs=preempted),
+            scheduler(running, usage),
+            iteration(preempted=preempted),
             mm_cache_stats=None,
             engine_idx=0,
         )
@@ -112,7 +119,7 @@ def test_a_prompt_of_embeddings_counts_whole() -> None:
 def test_preemptions_add_up_over_steps_without_scheduler_statistics_too() -> None:
     engine = Engine()
     engine.step(running=1, usage=0.5, preempted=2)
-    engine.statistics.record(None, SimpleNamespace(num_preempted_reqs=1))
+    engine.statistics.record(None, iteration(preempted=1))
     engine.statistics.record(None, None)
     engine.add("a", [1])
     load = engine.load()
@@ -120,7 +127,18 @@ def test_preemptions_add_up_over_steps_without_scheduler_statistics_too() -> Non
 
 
 def test_the_statistics_are_the_stat_logger_that_vllm_makes_from_them() -> None:
-    statistics = StepStatistics()
+    statistics = StepStatistics("hot")
     assert statistics(object(), 0) is statistics
     statistics.log_engine_initialized()
     statistics.log()
+
+
+def test_the_last_load_is_kept_for_others_and_busy_is_who_has_requests() -> None:
+    engine = Engine()
+    engine.add("a", [1] * 10)
+    engine.clock.advance(2)
+    assert engine.load() is engine.load.last
+    engine.processor.request_states.clear()
+    engine.clock.advance(3)
+    engine.load()
+    assert (engine.load.last.waiting_requests, engine.busy.total_s) == (0, 2)

@@ -75,6 +75,7 @@ def test_what_cannot_run_without_a_gpu_is_refused_by_name(name, engine):
         ("warm_beside_hot", {"scheduling_policy": "fcfs"}),
         ("long_prefill_blocks", {"long_prefill_token_threshold": 0}),
         ("no_prefix_cache", {"enable_prefix_caching": False}),
+        ("block_tables_unseen", {"scheduler_cls": "ours.Scheduler"}),
     ],
 )
 def test_what_runs_badly_is_warned_about_by_name(name, engine):

@@ -224,3 +224,21 @@ def test_a_cache_that_is_forgotten_still_expects_what_its_requests_will_store() 
     of.forget_all()
     assert of.take_change() == CacheChange(cleared=True, stored=(7,))
     assert set(of.held()) == {7}
+
+
+def test_a_step_that_evicts_to_store_is_churn_and_one_that_does_only_either_is_not() -> None:
+    held = ledger()
+    removed = BlockRemoved([2], medium="GPU", group_idx=0)
+    more = stored(block_hashes=[5], token_ids=PROMPT[:4])
+    after(stored(), of=held)
+    assert held.counts.churned == 0
+    after(removed, of=held)
+    assert held.counts.churned == 0
+    after(BlockRemoved([1], medium="GPU", group_idx=0), more, of=held)
+    assert (held.counts.churned, held.counts.removed, held.cached_blocks) == (1, 2, 1)
+
+
+def test_a_cleared_cache_has_evicted_nothing() -> None:
+    held = ledger()
+    after(stored(), AllBlocksCleared(), stored(), of=held)
+    assert (held.counts.removed, held.counts.churned, held.cached_blocks) == (0, 0, 2)

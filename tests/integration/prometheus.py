@@ -1,0 +1,71 @@
+"""A Prometheus that scrapes what Ray's service discovery names, with its files in a folder of its own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from tests.integration.cluster import eventually
+from tests.integration.stack import free_port
+
+BINARY = shutil.which("prometheus")
+
+
+class Prometheus:
+    """Runs until it is closed.
+
+    Args:
+        targets: a file_sd file.
+    """
+
+    def __init__(self, targets: Path) -> None:
+        assert BINARY is not None
+        self._folder = Path(tempfile.mkdtemp(prefix="kvp-prom-"))
+        config = self._folder / "prometheus.yml"
+        scrape = {"job_name": "ray", "file_sd_configs": [{"files": [str(targets)]}]}
+        config.write_text(yaml.safe_dump({"global": {"scrape_interval": "1s"}, "scrape_configs": [scrape]}))
+        port = free_port()
+        with (self._folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - Debian's own
+                [
+                    BINARY,
+                    f"--config.file={config}",
+                    f"--storage.tsdb.path={self._folder / 'data'}",
+                    f"--web.listen-address=127.0.0.1:{port}",
+                ],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)
+        eventually(self._ready, "Prometheus is ready", 60)
+
+    def close(self) -> None:
+        self._client.close()
+        self._process.terminate()
+        self._process.wait(timeout=30)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def query(self, expression: str) -> list[Any]:
+        """The series of an instant vector: labels and value."""
+        response = self._client.get("/api/v1/query", params={"query": expression})
+        assert response.status_code == 200, response.text
+        return list(response.json()["data"]["result"])
+
+    def value(self, expression: str) -> float | None:
+        """Of the only series; None: there is none."""
+        found = self.query(expression)
+        assert len(found) <= 1, found
+        return float(found[0]["value"][1]) if found else None
+
+    def _ready(self) -> bool:
+        assert self._process.poll() is None, (self._folder / "log").read_text()
+        try:
+            return self._client.get("/-/ready").status_code == 200
+        except httpx.TransportError:
+            return False
