@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 from ray import serve
 
+from app.config.live import PrewarmConfig
+from app.requests import RequestPath
 from app.state.block_ledger import BlockLedger
 from app.state.chain_hashes import ChainHasher
 from app.state.prefill_progress import PrefillProgress
@@ -20,6 +22,7 @@ from deployments.answer_usage import note_sequences
 from deployments.application_secret import RayStore, feed_keys
 from deployments.engine_events import EventEndpoints
 from deployments.engine_load import EngineLoad, StepStatistics, keep_cache_salts
+from deployments.prewarm import prewarmed
 from deployments.private_server import LeasedAnswers, PrivateServer
 from deployments.pulse_messages import PulseMessages
 from deployments.pulse_publisher import PulsePublisher
@@ -35,12 +38,14 @@ class EngineSpec:
         path: `hot` or `cold`.
         engine_arguments: keyword arguments of vLLM's `AsyncEngineArgs`.
         frontend_arguments: keyword arguments of vLLM's `FrontendArgs` (parsers, templates).
+        prewarm: what it computes before it serves.
         niceness: of the engine process's threads.
     """
 
     path: str
     engine_arguments: dict[str, Any]
     frontend_arguments: dict[str, Any]
+    prewarm: PrewarmConfig
     niceness: int = 0
 
 
@@ -84,6 +89,7 @@ class EngineReplica:
         self._server = PrivateServer(self._answers, _bind_address())
         await self._server.start()
         _make_nice(spec.niceness)
+        self.prewarmed_tokens = await prewarmed(self._engine, RequestPath(spec.path), spec.prewarm)
         logger.info("%s engine ready after %.1f s", spec.path, time.monotonic() - began)
 
     def record_replica_metadata(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from app.state.chain_hashes import text_extra
@@ -16,6 +16,8 @@ class _Step:
     running: int = 0
     kv_usage_ratio: float = 0.0
     preemptions: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
 
 
 class StepStatistics:
@@ -34,11 +36,19 @@ class StepStatistics:
         self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0
     ) -> None:
         """Called in the engine's event loop after every step that has something to tell."""
-        preemptions = self.last.preemptions + (iteration_stats.num_preempted_reqs if iteration_stats else 0)
+        last = self.last
+        preemptions = last.preemptions + (iteration_stats.num_preempted_reqs if iteration_stats else 0)
         if scheduler_stats is None:
-            self.last = _Step(self.last.running, self.last.kv_usage_ratio, preemptions)
+            self.last = replace(last, preemptions=preemptions)
         else:  # one assignment: readers in other threads see all of a step or nothing of it
-            self.last = _Step(scheduler_stats.num_running_reqs, scheduler_stats.kv_cache_usage, preemptions)
+            lookups = scheduler_stats.prefix_cache_stats  # of this step; None where there is no prefix cache
+            self.last = _Step(
+                scheduler_stats.num_running_reqs,
+                scheduler_stats.kv_cache_usage,
+                preemptions,
+                last.prefix_query_tokens + (lookups.queries if lookups else 0),
+                last.prefix_hit_tokens + (lookups.hits if lookups else 0),
+            )
 
     def log(self) -> None: ...
 
@@ -79,6 +89,8 @@ class EngineLoad:
             kv_usage_ratio=step.kv_usage_ratio if requests else 0.0,
             kv_blocks=self._kv_blocks,
             preemptions=step.preemptions,
+            prefix_query_tokens=step.prefix_query_tokens,
+            prefix_hit_tokens=step.prefix_hit_tokens,
         )
 
     def _queued_prefill_tokens(self, prefilling: list[Any]) -> int:

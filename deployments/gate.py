@@ -109,6 +109,10 @@ class Gate:
         decision = self._guard.explain(_ask(triaged, timeout_s))
         return Verdict(charge.decision, decision, self._guard.states(), dict(self.refusals))
 
+    def states(self) -> Mapping[RequestPath, EnginesState]:
+        """Of the HOT and COLD engines now."""
+        return self._guard.states()
+
     async def run(self) -> None:
         """Tick for ever."""
         while True:

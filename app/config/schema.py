@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.config.admission import AdmissionConfig
+from app.config.live import LivePageConfig, PrewarmConfig
 from app.config.part import Part, PositiveInt
 
 Auto = Literal["auto"]
@@ -232,6 +233,8 @@ class AppConfig(Part):
     limits: LimitsConfig = LimitsConfig()
     admission: AdmissionConfig = AdmissionConfig()
     ingress: IngressConfig = IngressConfig()
+    live_page: LivePageConfig = LivePageConfig()
+    prewarm: PrewarmConfig = PrewarmConfig()
 
     @property
     def hardware_wish(self) -> HardwareConfig:

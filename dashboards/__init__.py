@@ -1,0 +1,1 @@
+"""Grafana dashboards, Prometheus and Grafana alert rules: built from `app.metrics`, pushed to a Grafana server."""
