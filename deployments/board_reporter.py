@@ -39,9 +39,7 @@ class BoardReporter:
         self._ingress = ingress
         self._send = send
         self._states = states
-        self._prefixes: OrderedDict[tuple[RequestPath, int], Prefix] = (
-            OrderedDict()
-        )  # the latest, should they be wanted
+        self._prefixes: OrderedDict[tuple[RequestPath, int], Prefix] = OrderedDict()  # of late
         self._wanted: set[int] = set()
         self._begin()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.resources import files
+from pathlib import PurePath
 from typing import Any
 
 from starlette.requests import Request
@@ -16,7 +17,7 @@ from deployments.live_feed import LiveFeed
 
 PERMISSION = "pulse"
 _PAGE = "index.html"
-_KINDS = {_PAGE: "text/html", "page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 class LivePage:
@@ -26,13 +27,17 @@ class LivePage:
     """
 
     def __init__(self, feed: LiveFeed, embed_in: Sequence[str] = ()) -> None:
-        folder = files("dashboards.page")
         self._feed = feed
-        self._bodies = {name: folder.joinpath(name).read_bytes() for name in _KINDS}
+        self._files = {
+            file.name: (file.read_bytes(), _KINDS[PurePath(file.name).suffix])
+            for file in files("dashboards.page").iterdir()
+            if PurePath(file.name).suffix in _KINDS
+        }
+        allowed = " ".join(embed_in) or "'none'"
         self._headers = {
             "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
             "connect-src 'self'; base-uri 'none'; form-action 'none'; "
-            f"frame-ancestors {' '.join(embed_in) or chr(39) + 'none' + chr(39)}",
+            f"frame-ancestors {allowed}",
             "x-content-type-options": "nosniff",
             "referrer-policy": "no-referrer",
             "cache-control": "no-cache",
@@ -43,9 +48,10 @@ class LivePage:
 
     def asset(self, name: str) -> Response:
         """One of the page's files. Raises NotFoundError."""
-        if name not in self._bodies:
-            raise NotFoundError(f"no file {name} of the live page", code="unknown_url")
-        return Response(self._bodies[name], headers=self._headers, media_type=f"{_KINDS[name]}; charset=utf-8")
+        if name not in self._files:
+            raise NotFoundError(f"the live page has no file {name}", code="unknown_url")
+        body, kind = self._files[name]
+        return Response(body, headers=self._headers, media_type=f"{kind}; charset=utf-8")
 
     def events(self, request: Request, client: Client) -> Response:
         """Server-sent events that do not end of themselves.
