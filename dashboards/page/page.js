@@ -8,6 +8,7 @@ import { condition, LEVELS, percent } from "./words.js";
 
 const KEY = "kvpulse-key";
 const THEME = "kvpulse-theme";
+const SIGNS = { collapsed: "⬣ ", low: "▼ ", unknown: "◌ " };
 const RANK = ["steady", "idle", "unknown", "low", "collapsed"];
 
 const byId = (id) => document.getElementById(id);
@@ -35,14 +36,18 @@ function drawAll() {
 // The worst there is, in one sentence. Screen readers hear it when it changes, so it holds no number that always moves.
 function drawVerdict() {
   const { conditions, ingresses } = history.latest;
-  const told = Object.entries(conditions).map(([engines, now]) => ({ engines, now, health: now.health }));
-  const worst = told.reduce((one, other) => (RANK.indexOf(other.health) > RANK.indexOf(one.health) ? other : one));
-  let health = worst.health;
+  const [engines, now] = Object.entries(conditions).reduce((one, other) =>
+    RANK.indexOf(other[1].health) > RANK.indexOf(one[1].health) ? other : one);
+  let health = now.health;
   const sentences = [];
   if (connection !== "live") sentences.push("What you see is old: the page hears nothing from the board.");
-  sentences.push(condition(worst.engines, worst.now));
+  sentences.push(condition(engines, now));
   const pressed = Object.entries(history.last?.engines ?? {}).filter(([, sample]) => (sample.level ?? 0) > 0);
-  for (const [engines, { level }] of pressed) sentences.push(`The ${engines} engines are under pressure: ${LEVELS[level]}.`);
+  const levels = new Set(pressed.map(([, { level }]) => level));
+  for (const level of levels) {
+    const names = pressed.filter(([, sample]) => sample.level === level).map(([engines]) => engines);
+    sentences.push(`The ${names.join(" and ")} engines are under pressure: ${LEVELS[level]}.`);
+  }
   const stale = Object.values(history.latest.replicas).filter((replica) => replica.stale).length;
   if (stale) sentences.push(`${stale} ${stale === 1 ? "replica is" : "replicas are"} silent.`);
   if (ingresses === 0) sentences.push("No ingress reports: requests and queues are unknown.");
@@ -53,7 +58,7 @@ function drawVerdict() {
   verdict.querySelector("use").setAttribute("href", `#shape-${health}`);
   const words = sentences.join(" ");
   if (verdict.lastElementChild.textContent !== words) verdict.lastElementChild.textContent = words;
-  document.title = `${{ collapsed: "⬣ ", low: "▼ ", unknown: "◌ " }[health] ?? ""}${percent(worst.now.hit_ratio)} ${worst.engines} · KVPulse`;
+  document.title = `${SIGNS[health] ?? ""}${percent(now.hit_ratio)} ${engines} · KVPulse`;
 }
 
 function setConnection(state, words) {

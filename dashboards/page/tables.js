@@ -40,7 +40,7 @@ export function drawRequests(table, shown) {
     const now = last?.[path] ?? null;
     row.append(head, cell("number", rate(now?.requests_per_s)), cell("number wide", seconds(now?.ttft_p50_s)));
     row.append(cell("number", seconds(now?.ttft_p95_s)), cell("number", count(answered)));
-    row.append(cell("why", why.length ? why.map(([name, times]) => `${count(times)} ${plain(name)}`).join(", ") : "none"));
+    row.append(cell("why", why.length ? why.map(([name, times]) => `${count(times)} × ${plain(name)}`).join(", ") : "none"));
     return row;
   });
   fill(table, rows);

@@ -5,11 +5,11 @@ const HEALTH = { steady: "steady", low: "low", collapsed: "collapsed", idle: "id
 
 const known = (value, words) => (value === null || value === undefined ? "–" : words(value));
 
-export const percent = (ratio) => known(ratio, (value) => `${Math.round(100 * value)} %`);
+export const percent = (ratio) => known(ratio, (value) => `${Math.round(100 * value)}\u00a0%`);
 export const count = (value) => known(value, (number) => Math.round(number).toLocaleString("en-US"));
 export const rate = (value) => known(value, (number) => (number < 10 ? number.toFixed(1) : count(number)));
 export const seconds = (value) =>
-  known(value, (s) => (s < 1 ? `${Math.round(1000 * s)} ms` : `${s.toFixed(s < 10 ? 2 : 1)} s`));
+  known(value, (s) => (s < 1 ? `${Math.round(1000 * s)}\u00a0ms` : `${s.toFixed(s < 10 ? 2 : 1)}\u00a0s`));
 export const clock = (at_s) => new Date(1000 * at_s).toLocaleTimeString("en-GB");
 export const plain = (name) => name.replaceAll("_", " ");
 export const short = (replica) => replica.slice(0, 8);

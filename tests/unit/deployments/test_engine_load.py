@@ -47,9 +47,9 @@ class Engine:
         request = SimpleNamespace(request_id=request_id, prompt_token_ids=tokens, cache_salt=cache_salt)
         self.processor.add_request(request, prompt=None)
 
-    def step(self, running: int, usage: float, preempted: int = 0) -> None:
+    def step(self, running: int, usage: float, preempted: int = 0, lookups: Any = None) -> None:
         self.statistics.record(
-            SimpleNamespace(num_running_reqs=running, kv_cache_usage=usage),
+            SimpleNamespace(num_running_reqs=running, kv_cache_usage=usage, prefix_cache_stats=lookups),
             SimpleNamespace(num_preempted_reqs=preempted),
             mm_cache_stats=None,
             engine_idx=0,
@@ -117,6 +117,20 @@ def test_preemptions_add_up_over_steps_without_scheduler_statistics_too() -> Non
     engine.add("a", [1])
     load = engine.load()
     assert (load.preemptions, load.running_requests, load.kv_usage_ratio) == (3, 1, 0.5)
+
+
+def test_lookups_add_up_over_steps_and_those_after_a_preemption_do_not_count() -> None:
+    from vllm.v1.metrics.stats import PrefixCacheStats
+
+    engine = Engine()
+    lookups = PrefixCacheStats()
+    lookups.record(100, 60, preempted=False)
+    lookups.record(500, 500, preempted=True)
+    engine.step(running=1, usage=0.5, lookups=lookups)
+    engine.step(running=1, usage=0.5, lookups=lookups)
+    engine.statistics.record(None, None)
+    load = engine.load()
+    assert (load.prefix_query_tokens, load.prefix_hit_tokens) == (200, 120)
 
 
 def test_the_statistics_are_the_stat_logger_that_vllm_makes_from_them() -> None:
