@@ -35,8 +35,15 @@ class BoardReporter:
         states: of both paths' engines now.
     """
 
-    def __init__(self, ingress: str, send: Send, states: Callable[[], Mapping[RequestPath, EnginesState]]) -> None:
+    def __init__(
+        self,
+        ingress: str,
+        send: Send,
+        states: Callable[[], Mapping[RequestPath, EnginesState]],
+        period_s: float = REPORT_S,
+    ) -> None:
         self._ingress = ingress
+        self._period_s = period_s
         self._send = send
         self._states = states
         self._prefixes: OrderedDict[tuple[RequestPath, int], Prefix] = OrderedDict()  # of late
@@ -57,7 +64,7 @@ class BoardReporter:
         """Report for ever."""
         away = False
         while True:
-            await asyncio.sleep(REPORT_S)
+            await asyncio.sleep(self._period_s)
             try:
                 self._wanted = set(await self._send(self.report()))
                 away = False

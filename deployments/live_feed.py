@@ -80,7 +80,7 @@ class LiveFeed:
         """End all streams."""
         for queue in self._listeners:
             with contextlib.suppress(asyncio.QueueFull):
-                queue.put_nowait(b"")  # wakes it
+                queue.put_nowait(b": closing\n\n")
         self._listeners.clear()
 
     async def _events(self, last_event_id: str | None) -> AsyncIterator[bytes]:

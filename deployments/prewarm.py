@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
 
 from app.config.live import PrewarmConfig
 from app.requests import RequestPath
@@ -19,20 +19,37 @@ logger = logging.getLogger("ray.serve")
 BOARD_DEPLOYMENT = "PulseBoard"
 
 
-async def prewarmed(engine: Any, path: RequestPath, rules: PrewarmConfig) -> int:
+class Board(Protocol):
+    """Who knows what is hot."""
+
+    async def hottest(self, engines: RequestPath, max_tokens: int) -> Sequence[Prefix]:
+        """Raises BoardAwayError."""
+
+
+async def this_board() -> BoardClient:
+    """That of the application which this replica belongs to. It is found by its name: it is bound to the engines'
+    handles, so it cannot be bound to the engines themselves.
+    """
+    from ray import serve
+
+    application = serve.get_replica_context().app_name
+    return BoardClient(await asyncio.to_thread(serve.get_deployment_handle, BOARD_DEPLOYMENT, application))
+
+
+async def prewarmed(
+    engine: Any, path: RequestPath, rules: PrewarmConfig, find_board: Callable[[], Awaitable[Board]] = this_board
+) -> int:
     """Ask the board what is hot, and compute it. Returns the tokens computed; never raises, never takes long.
 
-    The board is found by its name: bound to the engines it could not be bound to them itself. At the very first start
-    it may not be there yet, and knows nothing if it is.
+    At the very first start the board may not be there yet, and knows nothing if it is.
     """
     if not rules.enabled or not engine.vllm_config.cache_config.enable_prefix_caching:
         return 0
     began = time.monotonic()
     try:
         async with asyncio.timeout(rules.budget_s):
-            handle = await asyncio.to_thread(_board_handle)
             limit = min(rules.budget_tokens, cache_tokens(engine) // 2)
-            prefixes = await BoardClient(handle).hottest(path, limit)
+            prefixes = await (await find_board()).hottest(path, limit)
     except (BoardAwayError, TimeoutError):
         prefixes = []
     except Exception as error:  # a cold replica is a replica all the same
@@ -80,9 +97,3 @@ def cache_tokens(engine: Any) -> int:
     """That fit into the engine's KV cache."""
     cache = engine.vllm_config.cache_config
     return int(cache.num_gpu_blocks or 0) * int(cache.effective_attention_block_size or cache.block_size)
-
-
-def _board_handle() -> Any:
-    from ray import serve
-
-    return serve.get_deployment_handle(BOARD_DEPLOYMENT, serve.get_replica_context().app_name)

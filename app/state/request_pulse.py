@@ -43,7 +43,7 @@ class RequestPulse:
     def tick(self, now_s: float) -> PathSample:
         """Once per second."""
         for window in (self._counts, self._times):
-            while window and window[0][0] <= now_s - _WINDOW_S:
+            while window and window[0][0] < now_s - _WINDOW_S:
                 window.popleft()
         times = sorted(ttft_s for _, ttft_s in self._times)
         outcomes, self._outcomes = dict(self._outcomes), Counter()

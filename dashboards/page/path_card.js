@@ -18,7 +18,7 @@ export class PathCard {
     const chart = (name, options) => new Chart(this.find(`[data-chart=${name}]`), options);
     this.hit = chart("hit", {
       title: "Prefix hit ratio", format: percent, top: 1, below: low, worst: Math.min,
-      marks: [{ value: low, name: "low" }], label: `low ${percent(low)}`,
+      marks: [{ value: low, name: "limit" }], label: `low ${percent(low)}`,
     });
     this.kv = chart("kv", {
       title: "KV usage", format: percent, top: 1,
