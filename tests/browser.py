@@ -63,18 +63,30 @@ class Visit:
 
 
 @contextmanager
-def open_page(url: str, **context: Any) -> Iterator[Visit]:
-    """Args:
-    context: of playwright's `new_context`, e.g. the colour scheme.
-    """
+def chromium() -> Iterator[Any]:
+    """A browser with a fresh profile. While it runs no event loop may run in this thread."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(_QUIET))
         try:
-            page = browser.new_context(**{"viewport": DESK, **context}).new_page()
-            visit = Visit(page)
-            page.goto(url)
-            yield visit
+            yield browser
         finally:
             browser.close()
+
+
+@contextmanager
+def open_page(browser: Any, url: str, **context: Any) -> Iterator[Visit]:
+    """A page that shares neither cookies nor storage with another.
+
+    Args:
+        context: of playwright's `new_context`, e.g. the colour scheme.
+    """
+    opened = browser.new_context(**{"viewport": DESK, **context})
+    try:
+        page = opened.new_page()
+        visit = Visit(page)
+        page.goto(url)
+        yield visit
+    finally:
+        opened.close()

@@ -117,7 +117,9 @@ class PageServer:
         self._board = board
         self._feed: LiveFeed | None = None
         self._config = config
-        settings = uvicorn.Config(self._app(), host="127.0.0.1", port=port, log_level="warning", access_log=False)
+        settings = uvicorn.Config(
+            self._app(), host="127.0.0.1", port=port, log_level="warning", access_log=False, lifespan="off"
+        )
         self._server = uvicorn.Server(settings)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
 

@@ -1,5 +1,7 @@
 // Lines over time, as SVG that stretches to its box. Where there are no samples there is no line but a hatched gap.
 
+import { element } from "./dom.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 600;
 const HEIGHT = 100;
@@ -10,13 +12,6 @@ function svg(name, attributes) {
   const element = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   return element;
-}
-
-export function element(name, className, text) {
-  const made = document.createElement(name);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
 }
 
 // Runs of points without a break: none where a value is unknown or a second is missing.

@@ -1,6 +1,7 @@
 // One path's engines: the hit ratio at a glance, five charts, a row for each replica.
 
-import { Chart, element } from "./charts.js";
+import { Chart } from "./charts.js";
+import { element, replaceIfChanged } from "./dom.js";
 import { count, health, LEVELS, percent, rate, seconds, short } from "./words.js";
 
 export class PathCard {
@@ -93,7 +94,7 @@ export class PathCard {
       row.append(element("td", "number wide", rate(sample?.preemptions_per_s)));
       return row;
     });
-    this.find("tbody").replaceChildren(...rows);
+    replaceIfChanged(this.find("tbody"), rows);
     this.find(".replicas").hidden = !rows.length;
   }
 

@@ -1,6 +1,6 @@
 // Requests, decisions, scaling events, prefixes.
 
-import { element } from "./charts.js";
+import { element, replaceIfChanged } from "./dom.js";
 import { clock, count, plain, rate, seconds, short } from "./words.js";
 
 const SHOWN_DECISIONS = 12;
@@ -17,7 +17,7 @@ function tag(path) {
 }
 
 function fill(table, rows) {
-  table.querySelector("tbody").replaceChildren(...rows);
+  replaceIfChanged(table.querySelector("tbody"), rows);
   table.hidden = !rows.length;
 }
 
@@ -70,7 +70,7 @@ export function drawScaling(list, events) {
     row.append(element("b", "", `${event.replicas_before} → ${event.replicas} replicas`), element("span", "", plain(event.reason)));
     return row;
   });
-  list.replaceChildren(...rows);
+  replaceIfChanged(list, rows);
   list.hidden = !rows.length;
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from tests.browser import NEEDS_CHROMIUM, open_page
+from tests.browser import NEEDS_CHROMIUM, chromium, open_page
 from tests.integration.client import COMPLETIONS, PATH_HEADER
 from tests.integration.cluster import Cluster, eventually
 from tests.integration.live_events import latest, update_of
@@ -61,7 +61,7 @@ def test_the_board_counts_what_the_engines_looked_up_and_hit(plumbing: Stack) ->
 @NEEDS_CHROMIUM
 def test_the_page_shows_what_the_board_tells(plumbing: Stack) -> None:
     with_answers(plumbing, 5)
-    with open_page(f"{plumbing.url}/pulse") as visit:
+    with chromium() as browser, open_page(browser, f"{plumbing.url}/pulse") as visit:
         visit.wait_text("#connection", "live")
         visit.page.locator("#hot-engines tbody tr").nth(1).wait_for()
         told = update_of(plumbing)
@@ -75,13 +75,16 @@ def test_the_page_shows_what_the_board_tells(plumbing: Stack) -> None:
 
 @NEEDS_CHROMIUM
 def test_requests_flow_while_the_board_is_away_and_the_page_says_so(plumbing: Stack, plumbing_cluster: Cluster) -> None:
-    with open_page(f"{plumbing.url}/pulse") as visit, open_client(plumbing) as client:
+    url = f"{plumbing.url}/pulse"
+    with chromium() as browser, open_page(browser, url) as visit, open_client(plumbing) as client:
         visit.wait_text("#connection", "live")
-        plumbing_cluster.replica_processes("PulseBoard")[0].kill()
+        board = plumbing_cluster.replica_processes("PulseBoard")[0]
+        board.suspend()  # a dead one is back within two seconds, before anybody misses it
         assert answer(client, [5] * 64).headers["x-kvpulse-admission"] == "home"
         visit.page.set_default_timeout(120_000)
         visit.wait_text("#connection", "board away, requests still flow")
         assert answer(client, [6] * 64).headers["x-kvpulse-admission"] == "home"
+        board.kill()
         visit.wait_text("#connection", "live")
         visit.page.locator("#hot-engines [data-chart=hit] .gap").first.wait_for(state="attached")
         assert not visit.faults

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from app.config.keys import KeyRing
-from tests.browser import DESK, NEEDS_CHROMIUM, PHONE, Visit, open_page
+from tests.browser import DESK, NEEDS_CHROMIUM, PHONE, Visit, chromium, open_page
 from tests.live_page_rig import COLD, HOT, WARM, PageServer, ScriptedBoard
 from tests.unit.deployments.configs import config_of
 
@@ -35,15 +36,30 @@ def board() -> ScriptedBoard:
     return board
 
 
-@contextmanager
-def visited(board: ScriptedBoard, keys: KeyRing | None = None, **context: Any) -> Iterator[Visit]:
-    config = config_of(auth={"key_file": "keys.yaml"}) if keys else config_of()
-    server = PageServer(board, config, keys)
-    try:
-        with open_page(f"{server.start()}/pulse", **context) as visit:
-            yield visit
-    finally:
-        server.stop()
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as running:
+        yield running
+
+
+Visited = Callable[..., AbstractContextManager[Visit]]
+
+
+@pytest.fixture
+def visited(browser: Any, board: ScriptedBoard) -> Visited:
+    """Opens the page of a server of its own. Args: `keys`, and those of a browser's context."""
+
+    @contextmanager
+    def visit_page(keys: KeyRing | None = None, **context: Any) -> Iterator[Visit]:
+        config = config_of(auth={"key_file": "keys.yaml"}) if keys else config_of()
+        server = PageServer(board, config, keys)
+        try:
+            with open_page(browser, f"{server.start()}/pulse", **context) as visit:
+                yield visit
+        finally:
+            server.stop()
+
+    return visit_page
 
 
 def loaded(visit: Visit) -> Visit:
@@ -52,17 +68,12 @@ def loaded(visit: Visit) -> Visit:
     return visit
 
 
-async def test_every_number_is_the_boards(board: ScriptedBoard) -> None:
-    _, body = await board.update(None)
-    update = json.loads(body)
-    last = update["samples"][-1]
+def test_every_number_is_the_boards(board: ScriptedBoard, visited: Visited) -> None:
+    update = json.loads(msgspec.json.encode(board.state.update(None)))
+    last, decisions = update["samples"][-1], len(update["decisions"])
     hot = dict(zip(update["columns"]["engines"], last["engines"]["hot"], strict=True))
     warm = dict(zip(update["columns"]["paths"], last["paths"]["warm"], strict=True))
-    await _in_thread(_check_numbers, board, hot, warm, len(update["decisions"]))
-
-
-def _check_numbers(board: ScriptedBoard, hot: dict[str, Any], warm: dict[str, Any], decisions: int) -> None:
-    with visited(board) as visit:
+    with visited() as visit:
         loaded(visit)
         assert visit.text("#hot-engines .ratio strong") == f"{100 * hot['hit_ratio']:.0f} %" == "91 %"
         assert visit.text("#hot-engines [data-chart=kv] b") == f"{100 * hot['kv_usage_ratio']:.0f} %" == "43 %"
@@ -72,7 +83,7 @@ def _check_numbers(board: ScriptedBoard, hot: dict[str, Any], warm: dict[str, An
         assert visit.text("#cold-engines .ratio strong") == "80 %"
         row = visit.text("#requests tr[data-path=warm]").split()
         assert row[:2] == ["warm", f"{warm['requests_per_s']:.1f}"]
-        assert "10 × kv cache high" in visit.text("#requests tr[data-path=cold]")
+        assert "kv cache high" in visit.text("#requests tr[data-path=cold]")
         first = visit.text("#decisions tbody tr:first-child")
         assert "hot" in first
         assert "short prompt and output" in first
@@ -84,8 +95,8 @@ def _check_numbers(board: ScriptedBoard, hot: dict[str, Any], warm: dict[str, An
         assert not visit.faults
 
 
-def test_a_collapse_is_seen_by_colour_by_shape_and_in_words(board: ScriptedBoard) -> None:
-    with visited(board) as visit:
+def test_a_collapse_is_seen_by_colour_by_shape_and_in_words(board: ScriptedBoard, visited: Visited) -> None:
+    with visited() as visit:
         loaded(visit)
         assert visit.page.get_attribute("#verdict use", "href") == "#shape-steady"
         steady = _colour(visit, "#hot-engines .ratio strong")
@@ -102,8 +113,8 @@ def test_a_collapse_is_seen_by_colour_by_shape_and_in_words(board: ScriptedBoard
         assert not visit.faults
 
 
-def test_silent_replicas_and_missing_ingresses_are_unknown_and_not_zero(board: ScriptedBoard) -> None:
-    with visited(board) as visit:
+def test_silent_replicas_and_missing_ingresses_are_unknown_and_not_zero(board: ScriptedBoard, visited: Visited) -> None:
+    with visited() as visit:
         loaded(visit)
         board.silent |= {"hot1f9e8d7c", "cold5a6b7c8d"}
         for _ in range(8):
@@ -119,8 +130,8 @@ def test_silent_replicas_and_missing_ingresses_are_unknown_and_not_zero(board: S
         assert "2 replicas are silent" in visit.text("#verdict")
 
 
-def test_pressure_is_told_with_its_signal(board: ScriptedBoard) -> None:
-    with visited(board) as visit:
+def test_pressure_is_told_with_its_signal(board: ScriptedBoard, visited: Visited) -> None:
+    with visited() as visit:
         loaded(visit)
         board.report(level=2)
         board.second(kv_usage_ratio=0.92)
@@ -129,9 +140,9 @@ def test_pressure_is_told_with_its_signal(board: ScriptedBoard) -> None:
         assert visit.page.get_attribute("#hot-engines .meter b", "data-over") == "2"
 
 
-def test_after_a_restart_it_reconnects_by_itself_and_the_gap_stays_a_gap(board: ScriptedBoard) -> None:
+def test_after_a_restart_it_reconnects_by_itself_and_the_gap_stays_a_gap(board: ScriptedBoard, browser: Any) -> None:
     server = PageServer(board, config_of())
-    with open_page(f"{server.start()}/pulse") as visit:
+    with open_page(browser, f"{server.start()}/pulse") as visit:
         loaded(visit)
         visit.expect_failed_requests = True
         server.stop()
@@ -153,8 +164,8 @@ def test_after_a_restart_it_reconnects_by_itself_and_the_gap_stays_a_gap(board: 
         assert not visit.faults
 
 
-def test_a_board_that_is_away_is_named(board: ScriptedBoard) -> None:
-    with visited(board) as visit:
+def test_a_board_that_is_away_is_named(board: ScriptedBoard, visited: Visited) -> None:
+    with visited() as visit:
         loaded(visit)
         board.away = True
         visit.wait_text("#connection", "board away, requests still flow")
@@ -164,8 +175,8 @@ def test_a_board_that_is_away_is_named(board: ScriptedBoard) -> None:
         assert not visit.faults
 
 
-def test_the_key_is_asked_for_kept_in_the_tab_and_sent_as_a_header_alone(board: ScriptedBoard) -> None:
-    with visited(board, KEYS) as visit:
+def test_the_key_is_asked_for_kept_in_the_tab_and_sent_as_a_header_alone(visited: Visited) -> None:
+    with visited(KEYS) as visit:
         visit.expect_failed_requests = True
         page = visit.page
         page.locator("#key").wait_for()
@@ -188,8 +199,8 @@ def test_the_key_is_asked_for_kept_in_the_tab_and_sent_as_a_header_alone(board: 
 
 
 @pytest.mark.parametrize("size", [PHONE, DESK, {"width": 320, "height": 640}], ids=["phone", "desk", "smallest"])
-def test_it_fits_the_screen(board: ScriptedBoard, size: dict[str, int]) -> None:
-    with visited(board, viewport=size) as visit:
+def test_it_fits_the_screen(visited: Visited, size: dict[str, int]) -> None:
+    with visited(viewport=size) as visit:
         loaded(visit)
         assert not visit.overflows()
         assert visit.page.locator("#hot-engines .ratio strong").is_visible()
@@ -197,8 +208,8 @@ def test_it_fits_the_screen(board: ScriptedBoard, size: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_both_schemes_are_readable_and_the_choice_is_remembered(board: ScriptedBoard, scheme: str) -> None:
-    with visited(board, color_scheme=scheme) as visit:
+def test_both_schemes_are_readable_and_the_choice_is_remembered(visited: Visited, scheme: str) -> None:
+    with visited(color_scheme=scheme) as visit:
         loaded(visit)
         assert _theme(visit) == scheme
         selectors = (".ratio span", ".pressure", "figcaption span", "thead th", "td small", ".health span", ".time")
@@ -215,8 +226,8 @@ def test_both_schemes_are_readable_and_the_choice_is_remembered(board: ScriptedB
         assert visit.page.get_attribute("#theme", "aria-pressed") == str(other == "dark").lower()
 
 
-def test_it_works_by_keyboard_in_the_order_in_which_it_is_read(board: ScriptedBoard) -> None:
-    with visited(board) as visit:
+def test_it_works_by_keyboard_in_the_order_in_which_it_is_read(board: ScriptedBoard, visited: Visited) -> None:
+    with visited() as visit:
         page = loaded(visit).page
         focused = []
         for _ in range(3):
@@ -232,8 +243,8 @@ def test_it_works_by_keyboard_in_the_order_in_which_it_is_read(board: ScriptedBo
         assert visit.text("#hot-engines .axis span:first-child") == "5 min ago"
 
 
-def test_assistive_technology_finds_a_status_charts_in_words_and_tables(board: ScriptedBoard) -> None:
-    with visited(board) as visit:
+def test_assistive_technology_finds_a_status_charts_in_words_and_tables(visited: Visited) -> None:
+    with visited() as visit:
         page = loaded(visit).page
         assert page.get_by_role("status").inner_text() == visit.page.inner_text("#verdict")
         chart = page.locator("#hot-engines").get_by_role("img", name="KV usage")
@@ -243,8 +254,8 @@ def test_assistive_technology_finds_a_status_charts_in_words_and_tables(board: S
         assert page.get_by_role("rowheader", name="hot0a1b2").count() == 1
 
 
-def test_nothing_moves_for_who_wants_no_motion(board: ScriptedBoard) -> None:
-    with visited(board, reduced_motion="reduce") as visit:
+def test_nothing_moves_for_who_wants_no_motion(visited: Visited) -> None:
+    with visited(reduced_motion="reduce") as visit:
         loaded(visit)
         assert visit.page.evaluate("document.getAnimations().length") == 0
 
@@ -275,10 +286,3 @@ def _contrast(visit: Visit, selector: str) -> float:
 def _luminance(colour: list[float]) -> float:
     linear = [(c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4) for c in (part / 255 for part in colour)]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-async def _in_thread(check: Any, *arguments: Any) -> None:
-    """Playwright's plain interface refuses to run inside an event loop."""
-    import asyncio
-
-    await asyncio.to_thread(check, *arguments)
