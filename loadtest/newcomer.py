@@ -70,15 +70,9 @@ class Phase:
 
 def request_of(plan: NewcomerPlan, model: str, number: int) -> PlannedRequest:
     prefix = one_token_words(f"prefix {number % plan.prefixes}", plan.prefix_tokens)
-    body = {
-        "model": model,
-        "prompt": prefix + one_token_words(f"own {number}", plan.own_tokens),
-        "max_tokens": plan.output_tokens,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    return PlannedRequest(str(number), TrafficClass.TRACE, ENDPOINT, encode_body(body))
+    content = {"prompt": prefix + one_token_words(f"own {number}", plan.own_tokens)}
+    body = encode_body(model, content, plan.output_tokens, exact_outputs=True)
+    return PlannedRequest(str(number), TrafficClass.TRACE, ENDPOINT, body)
 
 
 async def load(
@@ -101,11 +95,10 @@ async def load(
 
 async def wait_for_successor(target: Target, model: str) -> None:
     """Until a request that shares nothing with the others is answered."""
-    body = {"model": model, "prompt": "ready", "max_tokens": 1, "stream": True}
+    planned = PlannedRequest("ready", TrafficClass.TRACE, ENDPOINT, encode_body(model, {"prompt": "ready"}, 1, True))
     deadline = time.perf_counter() + RETURN_TIMEOUT_S
     async with StreamingClient(target, timeout_s=60) as client:
         while (now := time.perf_counter()) < deadline:
-            planned = PlannedRequest("ready", TrafficClass.TRACE, ENDPOINT, encode_body(body))
             record = await client.send(planned, RequestRecord("ready", TrafficClass.TRACE, 0.0), now)
             if record.outcome is Outcome.OK:
                 return
