@@ -107,14 +107,17 @@ class BoardReporter:
             self._prefixes.popitem(last=False)
 
     def _prefix_counts(self) -> list[PrefixCount]:
+        """Those that were asked with, and those that the board asks for, whether anyone did so again or not."""
         room = MOST_REPORT_TOKENS
+        requests = dict(self._prefix_requests.most_common(MOST_PREFIXES))
+        wanted = {name: prefix for name, prefix in self._prefixes.items() if name[1] in self._wanted}
         counts = []
-        for (engines, key), requests in self._prefix_requests.most_common(MOST_PREFIXES):
-            prefix = self._prefixes.get((engines, key)) if key in self._wanted else None
+        for name in requests.keys() | wanted.keys():
+            prefix = wanted.get(name)
             if prefix is not None and len(prefix.tokens) > room:
                 prefix = None
             room -= 0 if prefix is None else len(prefix.tokens)
-            counts.append(PrefixCount(engines, key, requests, prefix))
+            counts.append(PrefixCount(*name, requests.get(name, 0), prefix))
         return counts
 
 

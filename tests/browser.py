@@ -22,6 +22,7 @@ _QUIET = (
     "--disable-component-update",
     "--disable-sync",
 )
+WAIT_MS = 240_000  # a busy machine fails no test
 PHONE = {"width": 375, "height": 812}
 DESK = {"width": 1280, "height": 900}
 
@@ -85,6 +86,7 @@ def open_page(browser: Any, url: str, **context: Any) -> Iterator[Visit]:
     opened = browser.new_context(**{"viewport": DESK, **context})
     try:
         page = opened.new_page()
+        page.set_default_timeout(WAIT_MS)
         visit = Visit(page)
         page.goto(url)
         yield visit

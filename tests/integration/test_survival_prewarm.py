@@ -27,13 +27,14 @@ def test_a_new_replica_holds_the_hottest_prefix_before_its_first_request(
     rng = random.Random(41)
     prefix = token_ids(rng, PREFIX_TOKENS)
     with open_client(plumbing) as client:
+
+        def board_has_it() -> bool:
+            client.post(COMPLETIONS, json=body(prefix + token_ids(rng, 40), 2)).raise_for_status()
+            return any(hot["length_tokens"] == PREFIX_TOKENS for hot in update_of(plumbing)["prefixes"])
+
         for _ in range(ENOUGH_TO_BE_FREQUENT):
             client.post(COMPLETIONS, json=body(prefix + token_ids(rng, 40), 2)).raise_for_status()
-        eventually(
-            lambda: any(hot["length_tokens"] == PREFIX_TOKENS for hot in update_of(plumbing)["prefixes"]),
-            "the prefix on the board",
-            60,
-        )
+        eventually(board_has_it, "the prefix on the board", RETURN_TIMEOUT_S)
         known = set(update_of(plumbing)["replicas"])
         plumbing_cluster.replica_processes("HotEngine")[0].kill()
 
