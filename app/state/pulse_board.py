@@ -24,6 +24,7 @@ MOST_DECISIONS = 200
 MOST_EVENTS = 100
 MOST_PREFIXES = 20
 INGRESS_STALE_S = 5.0
+_MOST_DIGITS = 15  # of a tick; clients may send anything
 ENGINES = (RequestPath.HOT, RequestPath.COLD)
 
 Readings = Mapping[RequestPath, Sequence[ReplicaReading] | None]
@@ -215,9 +216,9 @@ class BoardState:
 
     def _tick_of(self, update_id: str | None) -> int | None:
         incarnation, _, tick = (update_id or "").rpartition("-")
-        if incarnation != self._incarnation or not tick.isdecimal() or int(tick) > self._ticks:
+        if incarnation != self._incarnation or not tick.isdecimal() or len(tick) > _MOST_DIGITS:
             return None
-        return int(tick)
+        return int(tick) if int(tick) <= self._ticks else None
 
     def _number(self) -> int:
         self._told += 1

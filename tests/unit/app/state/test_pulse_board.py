@@ -91,7 +91,7 @@ def test_who_has_seen_an_update_gets_what_follows_it(board: ScriptedBoard) -> No
     assert board.state.update(following.id).samples == []
 
 
-@pytest.mark.parametrize("after", [None, "", "nonsense", "another-3", "first-999", "first-x"])
+@pytest.mark.parametrize("after", [None, "", "nonsense", "another-3", "first-999", "first-x", "first-" + "1" * 5000])
 def test_who_has_seen_nothing_of_this_board_gets_everything(board: ScriptedBoard, after: str | None) -> None:
     for _ in range(5):
         board.second()
