@@ -47,7 +47,6 @@ def test_a_new_replica_holds_the_hottest_prefix_before_its_first_request(
             return None
 
         assert eventually(newcomer, "a new replica that holds the prefix", RETURN_TIMEOUT_S)
-    print([line for line in plumbing.log_text().splitlines() if "pre-warmed" in line or "engine ready" in line])
     told = eventually(lambda: [each for each in prewarmed_tokens(plumbing) if each], "the line of the log", 30)
     assert told[-1] >= PREFIX_TOKENS
     assert 0 in prewarmed_tokens(plumbing), "the first replicas found a board that knew nothing, and started"
