@@ -63,12 +63,16 @@ class HotPrefixes:
         return wanted
 
     def hottest(self, engines: RequestPath, max_tokens: int) -> list[Prefix]:
-        """The hottest first, as many as fit into `max_tokens` together; one that does not fit makes room for others."""
+        """The hottest first, as many as an engine can compute with `max_tokens`; one that is too long makes room for
+        others. What two have in common is computed once.
+        """
         chosen: list[Prefix] = []
         for (home, _), entry in self._hottest_first():
-            if home is engines and entry.prefix is not None and len(entry.prefix.tokens) <= max_tokens:
-                chosen.append(entry.prefix)
-                max_tokens -= len(entry.prefix.tokens)
+            if home is engines and entry.prefix is not None:
+                uncached_tokens = _uncached_tokens(entry.prefix, chosen)
+                if 0 < uncached_tokens <= max_tokens:
+                    chosen.append(entry.prefix)
+                    max_tokens -= uncached_tokens
         return chosen
 
     def shown(self, most: int) -> list[HotPrefix]:
@@ -101,3 +105,13 @@ class HotPrefixes:
 
     def _now(self, entry: _Entry) -> float:
         return entry.count * math.exp2((entry.at_s - self._clock()) / self._half_life_s)
+
+
+def _uncached_tokens(prefix: Prefix, computed: Sequence[Prefix]) -> int:
+    """Of the prefix, beside those that are computed: 0 where one of them begins with it."""
+    held = 0
+    for other in computed:
+        common = min(len(other.tokens), len(prefix.tokens))
+        if other.cache_salt == prefix.cache_salt and other.tokens[:common] == prefix.tokens[:common]:
+            held = max(held, common)
+    return len(prefix.tokens) - held

@@ -42,6 +42,17 @@ def test_what_does_not_fit_makes_room_for_what_does() -> None:
     assert [prefix.tokens[0] for prefix in known.hottest(HOT, 100)] == [1, 3]
 
 
+def test_what_prefixes_have_in_common_is_computed_and_paid_for_once() -> None:
+    known = prefixes()
+    long, short = Prefix(tuple(range(80))), Prefix(tuple(range(50)))
+    counts = [PrefixCount(HOT, 1, 3, short), PrefixCount(HOT, 2, 2, long)]
+    known.count([*counts, PrefixCount(HOT, 3, 1, Prefix(long.tokens, "ours"))])
+    assert known.hottest(HOT, 80) == [short, long]
+    assert known.hottest(HOT, 160) == [short, long, Prefix(long.tokens, "ours")]
+    known.count([PrefixCount(HOT, 2, 9)])
+    assert known.hottest(HOT, 80) == [long]
+
+
 def test_a_salt_stays_with_its_prefix_and_is_not_shown() -> None:
     known = prefixes()
     known.count([seen(1, salt="a tenant's"), seen(2)])
