@@ -3,6 +3,7 @@
 ApiError
 |-- InvalidRequestError     400  the body or a value in it
 |-- AuthenticationError     401  missing or wrong API key
+|-- PermissionDeniedError   403  the key may not do this
 |-- NotFoundError           404  unknown route or model
 |-- MethodNotAllowedError   405
 |-- BodyTooLargeError       413
@@ -71,6 +72,12 @@ class AuthenticationError(ApiError):
 
     def headers(self) -> dict[str, str]:
         return {**super().headers(), "www-authenticate": "Bearer"}
+
+
+class PermissionDeniedError(ApiError):
+    status = 403
+    error_type = "invalid_request_error"
+    default_code = "permission_denied"
 
 
 class NotFoundError(ApiError):

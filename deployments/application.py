@@ -22,6 +22,8 @@ from deployments.effective import EffectiveConfig, effective_config
 from deployments.engine import EngineReplica, EngineSpec
 from deployments.engine_options import engine_arguments
 from deployments.ingress import EnginesSpec, Ingress, IngressSpec
+from deployments.prewarm import BOARD_DEPLOYMENT
+from deployments.pulse_board import PulseBoard, board_spec
 
 logger = logging.getLogger("ray.serve")
 
@@ -59,7 +61,20 @@ def build_app(config: AppConfig) -> Application:
         ray_actor_options={"num_cpus": 0.1},
         **replica_options(effective, config.ingress.replicas, reports=True),
     )(Ingress)
-    return ingress.bind(spec, engines[RequestPath.HOT], engines[RequestPath.COLD])
+    handles = engines[RequestPath.HOT], engines[RequestPath.COLD]
+    return ingress.bind(spec, *handles, _board_deployment(config).bind(board_spec(config), *handles))
+
+
+def _board_deployment(config: AppConfig) -> Any:
+    return serve.deployment(
+        name=BOARD_DEPLOYMENT,
+        num_replicas=1,
+        max_ongoing_requests=1024,
+        health_check_period_s=1,
+        health_check_timeout_s=30,
+        logging_config={"enable_access_log": False},  # each ingress calls it every second
+        ray_actor_options={"num_cpus": 0},
+    )(PulseBoard)
 
 
 def _engines_spec(path: ResolvedPath) -> EnginesSpec:
@@ -103,6 +118,7 @@ def _engine_deployment(path: RequestPath, effective: EffectiveConfig, arguments:
         frontend_arguments=frontend_arguments(effective.config.model),
         telemetry=effective.config.telemetry,
         niceness=effective.paths[path].niceness,
+        prewarm=effective.config.prewarm,
     )
     return serve.deployment(**options)(EngineReplica).bind(spec)
 

@@ -14,7 +14,9 @@ from typing import Any
 import psutil
 from ray import serve
 
+from app.config.live import PrewarmConfig
 from app.config.telemetry import TelemetryConfig
+from app.requests import RequestPath
 from app.state.block_ledger import BlockLedger
 from app.state.chain_hashes import ChainHasher
 from app.state.lately import BusyTime
@@ -24,6 +26,7 @@ from deployments.device_stats import open_devices
 from deployments.engine_events import EventEndpoints
 from deployments.engine_load import EngineLoad
 from deployments.engine_telemetry import EngineTelemetry, step_statistics
+from deployments.prewarm import prewarmed
 from deployments.private_server import LeasedAnswers, PrivateServer
 from deployments.pulse_messages import PulseMessages
 from deployments.pulse_publisher import PulsePublisher
@@ -44,6 +47,7 @@ class EngineSpec:
         engine_arguments: keyword arguments of vLLM's `AsyncEngineArgs`.
         frontend_arguments: keyword arguments of vLLM's `FrontendArgs` (parsers, templates).
         telemetry: what it measures of itself.
+        prewarm: what it computes before it serves.
         niceness: of the engine process's threads.
     """
 
@@ -51,6 +55,7 @@ class EngineSpec:
     engine_arguments: dict[str, Any]
     frontend_arguments: dict[str, Any]
     telemetry: TelemetryConfig
+    prewarm: PrewarmConfig
     niceness: int = 0
 
 
@@ -89,6 +94,8 @@ class EngineReplica:
         self._server = PrivateServer(self._answers, _bind_address())
         await self._server.start()
         _make_nice(spec.niceness)
+        tokens = await prewarmed(self._engine, RequestPath(spec.path), spec.prewarm)
+        self._measured.prewarmed_tokens.add(tokens, spec.path)
         logger.info("%s engine ready after %.1f s", spec.path, time.monotonic() - began)
 
     def _start_measuring(self, spec: EngineSpec, statistics: StepStatistics) -> None:

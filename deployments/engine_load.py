@@ -42,7 +42,7 @@ class EngineLoad:
         self._busy = busy
 
     def __call__(self) -> ReplicaLoad:
-        step = self._statistics.last
+        step, counts = self._statistics.last, self._statistics.counts
         requests = list(self._requests.values())  # in one go: the event loop changes the table meanwhile
         prefilling = [request for request in requests if request.is_prefilling]
         running = min(step.running, len(requests))
@@ -55,6 +55,8 @@ class EngineLoad:
             kv_usage_ratio=step.kv_usage_ratio if requests else 0.0,
             kv_blocks=self._kv_blocks,
             preemptions=step.preemptions,
+            prefix_query_tokens=counts.queried,
+            prefix_hit_tokens=counts.hit,
         )
         return self.last
 

@@ -60,7 +60,7 @@ class Intake:
         self._served_names = served_names
         # Without keys every client on this machine is this one.
         may_force = ("path",) if config.routing.allow_forced_path else ()
-        self._anonymous = Client("anonymous", frozenset((*config.auth.engine_fields, *may_force)))
+        self._anonymous = Client("anonymous", frozenset(("pulse", *config.auth.engine_fields, *may_force)))
 
     def authenticate(self, request: Request) -> Client:
         """Who sends it. Raises AuthenticationError."""

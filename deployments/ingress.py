@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ from app.state.quotas import Quotas
 from deployments.admitted import Admitted
 from deployments.answers import Dispatch, EngineResponse, Suspects
 from deployments.application_secret import RayStore, feed_keys
+from deployments.board_client import BoardClient
+from deployments.board_reporter import BoardReporter
 from deployments.explanation import explanation
 from deployments.forwarding import EngineConnections
 from deployments.gate import Gate
@@ -31,12 +32,13 @@ from deployments.http_errors import openai_shaped_app
 from deployments.incoming import Incoming, Intake
 from deployments.ingress_telemetry import IngressTelemetry
 from deployments.leases import Lease
-from deployments.path_replicas import PathReplicas
+from deployments.live_feed import LiveFeed
+from deployments.live_page import LivePage, page_settings
+from deployments.path_replicas import PathReplicas, follow_replicas
 from deployments.pulse_messages import PulseMessages
 from deployments.pulse_subscriber import PulseSubscriber
 from deployments.readiness import Readiness
 from deployments.rendering import CHAT, COMPLETIONS, RESPONSES, OpenAIRoute, Rendered, Renderer
-from deployments.replica_sets import IN_THIS_PROCESS
 from deployments.request_record import Observer, log_request, observed_by
 from deployments.telemetry import Telemetry
 from deployments.tracing import RequestTrace, tracing_of_replica
@@ -89,18 +91,6 @@ class IngressSpec:
         return {path: engines.context_tokens for path, engines in self.engines.items()}
 
 
-def _follow_replicas(
-    config: AppConfig, engines: Mapping[RequestPath, Any], hashing_key: bytes, subscriber: PulseSubscriber
-) -> dict[RequestPath, PathReplicas]:
-    """Know each path's caches and loads from now on, requests or not."""
-    replicas = {}
-    for path, handle in engines.items():
-        replicas[path] = PathReplicas(config.routing, hashing_key, subscriber, random.Random())  # noqa: S311 - ties
-        IN_THIS_PROCESS.listen(handle.deployment_name, replicas[path].told)
-        handle.options()  # makes Serve build the router, which is told the replicas
-    return replicas
-
-
 def _gate(spec: IngressSpec, replicas: Mapping[RequestPath, PathReplicas], observe: Observer) -> Gate:
     config, clock = spec.config, time.monotonic
     block_sizes = {path: engines.block_size for path, engines in spec.engines.items()}
@@ -130,14 +120,14 @@ def _measures(
 class Ingress:
     """One ingress replica. Holds no state that a request needs to outlive it."""
 
-    async def __init__(self, spec: IngressSpec, hot: Any, cold: Any) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(self, spec: IngressSpec, hot: Any, cold: Any, board: Any) -> None:  # type: ignore[misc]  # Serve awaits it
         self._spec = spec
         self._config = spec.config
         self._engines = {RequestPath.HOT: hot, RequestPath.COLD: cold}
         context = serve.get_replica_context()
         keys = feed_keys(context.app_name, RayStore())
         self._subscriber = PulseSubscriber(PulseMessages(keys.signing))
-        self._replicas = _follow_replicas(spec.config, self._engines, keys.hashing, self._subscriber)
+        self._replicas = follow_replicas(spec.config.routing, self._engines, keys.hashing, self._subscriber)
         self._readiness = Readiness(("HotEngine", "ColdEngine"))
         self._connections = EngineConnections(spec.config.limits.engine_silence_timeout_s)
         self._suspects = Suspects()
@@ -148,14 +138,22 @@ class Ingress:
         self._tracing = tracing_of_replica(spec.config.telemetry, *who)
         self._telemetry = Telemetry.of_replica(spec.config.telemetry, *who, spec.config.model.name)
         self._measured = _measures(spec.config, self._telemetry, self._replicas, lambda: self._gate.states)
-        self._observe = observed_by(log_request, self._measured.observe)
+        board_client = BoardClient(board)
+        reporter = BoardReporter(context.replica_id.unique_id, board_client.report, lambda: self._gate.states)
+        self._observe = observed_by(log_request, self._measured.observe, reporter.observe)
         self._gate = _gate(spec, self._replicas, self._observe)
+        live = spec.config.live_page
+        self._live_feed = LiveFeed(board_client.update, page_settings(spec.config), live.max_listeners)
+        self._live_page = LivePage(self._live_feed, live.embed_in)
         self._ticking = asyncio.create_task(self._gate.run())
+        self._reporting = asyncio.create_task(reporter.run())
 
     async def __del__(self) -> None:
         """Serve calls this once the replica's requests have drained."""
         if hasattr(self, "_ticking"):
             self._ticking.cancel()
+            self._reporting.cancel()
+            self._live_feed.close()
         if hasattr(self, "_subscriber"):
             self._subscriber.close()
         if hasattr(self, "_telemetry"):
@@ -213,6 +211,19 @@ class Ingress:
         if waiting:
             raise UnavailableError(f"not ready: {waiting}", code="not_ready", retry_after_s=1.0)
         return JSONResponse({"status": "ready"})
+
+    @http.get("/pulse")
+    async def live_page(self) -> Response:
+        """The page alone, which holds no data."""
+        return self._live_page.page()
+
+    @http.get("/pulse/events")
+    async def live_events(self, request: Request) -> Response:
+        return self._live_page.events(request, self._intake.authenticate(request))
+
+    @http.get("/pulse/{name}")
+    async def live_page_file(self, name: str) -> Response:
+        return self._live_page.asset(name)
 
     @http.post("/v1/explain")
     async def explain(self, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""What one ingress knows of the engine replicas of one path, kept up to date by their pulse feeds."""
+"""What one process knows of the engine replicas of one path, kept up to date by their pulse feeds."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 
 from app.config.schema import RoutingConfig
 from app.decisions.routing import RoutingDecision, RoutingRequest, ScoredReplica, explain, route
-from app.requests import Prompt
+from app.requests import Prompt, RequestPath
 from app.state.chain_hashes import ChainHasher, text_extra
 from app.state.cluster_view import ClusterView, InFlight
 from app.state.pressure import ReplicaReading
 from deployments.pulse_messages import FeedEndpoint
 from deployments.pulse_subscriber import PulseSubscriber
+from deployments.replica_sets import IN_THIS_PROCESS
 from deployments.routed_request import RoutedRequest
 
 
@@ -105,3 +106,19 @@ class PathReplicas:
         """The cost of every replica, cheapest first, and a choice as a request would get it now."""
         scored = sorted(explain(request, self.view, self._rules), key=lambda replica: replica.cost)
         return scored, route(request, self.view, self._rules, self._rng)
+
+
+def follow_replicas(
+    rules: RoutingConfig, engines: Mapping[RequestPath, Any], hashing_key: bytes, subscriber: PulseSubscriber
+) -> dict[RequestPath, PathReplicas]:
+    """Know each path's caches and loads from now on, requests or not.
+
+    Args:
+        engines: handles, by HOT and COLD.
+    """
+    replicas = {}
+    for path, handle in engines.items():
+        replicas[path] = PathReplicas(rules, hashing_key, subscriber, random.Random())  # noqa: S311 - ties
+        IN_THIS_PROCESS.listen(handle.deployment_name, replicas[path].told)
+        handle.options()  # makes Serve build the router, which is told the replicas
+    return replicas

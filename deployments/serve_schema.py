@@ -16,7 +16,7 @@ from app.config.schema import AppConfig
 from deployments import engine_options
 
 APPLICATION = "deployments.application:build_app"
-DEPLOYMENT_NAMES = ("Ingress", "HotEngine", "ColdEngine")
+DEPLOYMENT_NAMES = ("Ingress", "HotEngine", "ColdEngine", "PulseBoard")
 # Keys whose value is the import path of a class or function.
 _IMPORTED = ("request_router_class", "policy_function", "exporter_import_path", "actor_class")
 

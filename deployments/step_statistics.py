@@ -76,8 +76,9 @@ class StepStatistics:
         else:  # one assignment: readers in other threads see all of a step or nothing of it
             self.last = Step(scheduler_stats.num_running_reqs, scheduler_stats.kv_cache_usage, preemptions)
             lookups = scheduler_stats.prefix_cache_stats
-            self.counts.queried += lookups.queries
-            self.counts.hit += lookups.hits
+            if lookups is not None:  # as where nothing is cached
+                self.counts.queried += lookups.queries
+                self.counts.hit += lookups.hits
         if iteration_stats is not None:
             self._count(iteration_stats)
 

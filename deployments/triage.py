@@ -9,7 +9,7 @@ from app.config.keys import Client
 from app.config.schema import AppConfig
 from app.decisions.classifier import Classification, classify
 from app.decisions.routing import RoutingRequest
-from app.requests import RequestFeatures, RequestPath
+from app.requests import Prompt, RequestFeatures, RequestPath
 from app.state.heavy_hitters import HeavyHitters
 from app.state.sessions import Session, Sessions
 from deployments.path_replicas import PathReplicas
@@ -25,12 +25,14 @@ class Triaged:
         found: the path, its reason and priority.
         hashed: the prompt as the hot engines hash it.
         may_move: the other path's engines would do as well.
+        prompt: what was hashed; None where nobody needs it.
     """
 
     features: RequestFeatures
     found: Classification
     hashed: RoutingRequest
     may_move: bool
+    prompt: Prompt | None = None
 
 
 class Triage:
@@ -87,4 +89,4 @@ class Triage:
         if found.path is RequestPath.COLD:
             features = replace(features, cached_tokens=cold.cached_tokens(cold.request(rendered.prompt, hashed)))
         fits_both = features.least_context_tokens <= min(self._context_tokens.values())
-        return Triaged(features, found, hashed, fits_both and features.forced_path is None)
+        return Triaged(features, found, hashed, fits_both and features.forced_path is None, rendered.prompt)

@@ -22,7 +22,7 @@ from app.config.part import PositiveInt
 from app.errors import ConfigError
 from app.requests import DEFAULT_PRIORITY, PRIORITY_BAND
 
-Permission = Literal["path", "priority", "cache_salt", "kv_transfer_params"]
+Permission = Literal["path", "priority", "cache_salt", "kv_transfer_params", "pulse"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.config.admission import AdmissionConfig
+from app.config.live import LivePageConfig, PrewarmConfig
 from app.config.part import Part, PositiveInt
 from app.config.scaling import ScalingConfig
 from app.config.telemetry import TelemetryConfig
@@ -236,6 +237,8 @@ class AppConfig(Part):
     scaling: ScalingConfig = ScalingConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     ingress: IngressConfig = IngressConfig()
+    live_page: LivePageConfig = LivePageConfig()
+    prewarm: PrewarmConfig = PrewarmConfig()
 
     @property
     def scales(self) -> bool:

@@ -16,6 +16,9 @@ class ReplicaLoad(msgspec.Struct, frozen=True, kw_only=True):
         kv_usage_ratio: blocks in use by running sequences over all, 0 to 1. Cached but unused blocks count as free.
         kv_blocks: blocks of the whole cache.
         preemptions: since the engine started.
+        prefix_query_tokens: likewise, prompt tokens looked up in the prefix cache; not those looked up again after a
+            preemption.
+        prefix_hit_tokens: of those, tokens that the cache held.
     """
 
     running_requests: int = 0
@@ -25,6 +28,8 @@ class ReplicaLoad(msgspec.Struct, frozen=True, kw_only=True):
     kv_usage_ratio: float = 0.0
     kv_blocks: int = 0
     preemptions: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
 
 
 class CacheChange(msgspec.Struct, frozen=True, kw_only=True):

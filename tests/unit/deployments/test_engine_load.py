@@ -54,9 +54,9 @@ class Engine:
         request = SimpleNamespace(request_id=request_id, prompt_token_ids=tokens, cache_salt=cache_salt)
         self.processor.add_request(request, prompt=None)
 
-    def step(self, running: int, usage: float, preempted: int = 0) -> None:
+    def step(self, running: int, usage: float, preempted: int = 0, **lookups: int) -> None:
         self.statistics.record(
-            scheduler(running, usage),
+            scheduler(running, usage, **lookups),
             iteration(preempted=preempted),
             mm_cache_stats=None,
             engine_idx=0,
@@ -124,6 +124,23 @@ def test_preemptions_add_up_over_steps_without_scheduler_statistics_too() -> Non
     engine.add("a", [1])
     load = engine.load()
     assert (load.preemptions, load.running_requests, load.kv_usage_ratio) == (3, 1, 0.5)
+
+
+def test_lookups_add_up_over_steps_and_those_after_a_preemption_do_not_count() -> None:
+    engine = Engine()
+    engine.step(running=1, usage=0.5, queries=100, hits=60, preempted_queries=500)
+    engine.step(running=1, usage=0.5, queries=100, hits=60)
+    engine.statistics.record(None, None)
+    load = engine.load()
+    assert (load.prefix_query_tokens, load.prefix_hit_tokens) == (200, 120)
+
+
+def test_an_engine_that_caches_nothing_tells_of_no_lookups() -> None:
+    engine = Engine()
+    stats = scheduler(running=1)
+    stats.prefix_cache_stats = None
+    engine.statistics.record(stats, iteration())
+    assert engine.load().prefix_query_tokens == 0
 
 
 def test_the_statistics_are_the_stat_logger_that_vllm_makes_from_them() -> None:

@@ -151,9 +151,9 @@ def test_what_is_no_mapping_is_reported(document):
 
 
 def test_the_deployment_names_are_those_of_the_application():
-    from deployments.application import DEPLOYMENT_NAMES
+    from deployments.application import BOARD_DEPLOYMENT, DEPLOYMENT_NAMES
 
-    assert set(serve_schema.DEPLOYMENT_NAMES) == {"Ingress", *DEPLOYMENT_NAMES.values()}
+    assert set(serve_schema.DEPLOYMENT_NAMES) == {"Ingress", BOARD_DEPLOYMENT, *DEPLOYMENT_NAMES.values()}
 
 
 def test_a_range_of_replicas_needs_nothing_else():
