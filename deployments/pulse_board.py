@@ -24,7 +24,8 @@ from deployments.application_secret import RayStore, feed_keys
 from deployments.path_replicas import follow_replicas
 from deployments.pulse_messages import PulseMessages
 from deployments.pulse_subscriber import PulseSubscriber
-from deployments.scaling_events import ReplicaChanges, counts_from_serve
+from deployments.scaling_events import PolicyChanges, ReplicaChanges, counts_from_serve
+from deployments.scaling_report import last_decisions
 
 logger = logging.getLogger("ray.serve")
 
@@ -62,7 +63,9 @@ class PulseBoard:
         self._state = BoardState(spec.rules, uuid.uuid4().hex, time.monotonic, time.time)
         names = {path: handle.deployment_name for path, handle in engines.items()}
         self._ticking = asyncio.create_task(self._tick())
-        self._polling = asyncio.create_task(self._poll(ReplicaChanges(counts_from_serve(application, names))))
+        wanted = PolicyChanges(lambda: last_decisions(application, RayStore()))
+        came = ReplicaChanges(counts_from_serve(application, names))
+        self._polling = asyncio.create_task(self._poll(lambda: [*wanted(), *came()]))
 
     async def report(self, report: IngressReport) -> list[int]:
         """An ingress's second; returns the keys of prefixes whose content is wanted."""

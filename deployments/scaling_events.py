@@ -1,4 +1,4 @@
-"""How many replicas each path's engines have, and when that changes, as the Serve controller tells it."""
+"""When the replicas of a path change, as the Serve controller tells it, and what the autoscaling policy wants."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from app.requests import RequestPath
 from app.state.board_reports import ScalingEvent
+from deployments.scaling_report import DecisionRecord
 
 ReplicaCounts = Callable[[], Mapping[RequestPath, int]]
 
@@ -43,3 +44,28 @@ class ReplicaChanges:
             if before is not None and before != count:
                 events.append(ScalingEvent(engines, before, count, "started" if count > before else "stopped"))
         return events
+
+
+class PolicyChanges:
+    """Decisions for another number of replicas since it was last asked. The first answer is what there was before.
+
+    Args:
+        decisions: the last one of each path.
+    """
+
+    def __init__(self, decisions: Callable[[], Mapping[str, DecisionRecord]]) -> None:
+        self._decisions = decisions
+        self._known: dict[str, float | None] | None = None
+
+    def __call__(self) -> Sequence[ScalingEvent]:
+        decisions = self._decisions()
+        before, self._known = self._known, {path: decision.changed_at_s for path, decision in decisions.items()}
+        return [
+            ScalingEvent(RequestPath(path), decision.current_replicas, decision.desired_replicas, _reason(decision))
+            for path, decision in decisions.items()
+            if before is not None and decision.changed_at_s not in (None, before.get(path))
+        ]
+
+
+def _reason(decision: DecisionRecord) -> str:
+    return f"{'would_be_wanted' if decision.dry_run else 'wanted'}: {decision.reason}"

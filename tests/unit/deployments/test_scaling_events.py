@@ -1,10 +1,11 @@
-"""Replicas that come and go are events."""
+"""Replicas that come and go are events, and so is what the policy wants."""
 
 from __future__ import annotations
 
 from app.requests import RequestPath
 from app.state.board_reports import ScalingEvent
-from deployments.scaling_events import ReplicaChanges
+from deployments.scaling_events import PolicyChanges, ReplicaChanges
+from deployments.scaling_report import DecisionRecord
 
 HOT, COLD = RequestPath.HOT, RequestPath.COLD
 
@@ -24,3 +25,28 @@ def test_a_deployment_that_is_unknown_for_a_while_has_not_changed() -> None:
     told = iter([{HOT: 2}, {}, {HOT: 2}])
     changes = ReplicaChanges(lambda: next(told))
     assert [list(changes()) for _ in range(3)] == [[], [], []]
+
+
+def decision(desired: int, changed_at_s: float | None, dry_run: bool = False) -> DecisionRecord:
+    return DecisionRecord(
+        desired_replicas=desired,
+        current_replicas=1,
+        target_replicas=1,
+        reason="demand",
+        decided_at_s=100.0,
+        changed_at_s=changed_at_s,
+        dry_run=dry_run,
+        inputs={},
+    )
+
+
+def test_a_decision_is_told_once_with_its_reason_and_those_before_the_first_look_are_not() -> None:
+    told = iter([{"hot": decision(2, 1.0)}, {"hot": decision(2, 1.0)}, {"hot": decision(3, 2.0)}, {}])
+    changes = PolicyChanges(lambda: next(told))
+    assert [list(changes()) for _ in range(4)] == [[], [], [ScalingEvent(HOT, 1, 3, "wanted: demand")], []]
+
+
+def test_the_first_decision_of_all_is_told_and_a_dry_run_says_so() -> None:
+    told = iter([{}, {"cold": decision(1, None)}, {"cold": decision(2, 5.0, dry_run=True)}])
+    changes = PolicyChanges(lambda: next(told))
+    assert [list(changes()) for _ in range(3)] == [[], [], [ScalingEvent(COLD, 1, 2, "would_be_wanted: demand")]]
