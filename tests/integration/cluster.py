@@ -34,6 +34,7 @@ class Cluster:
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
+        self._handles: dict[str, Any] = {}
         raylet = stack.processes("raylet/raylet")[0]
         match = re.search(r"--gcs-address=(\S+)", process_name(raylet))
         assert match is not None, process_name(raylet)
@@ -41,6 +42,8 @@ class Cluster:
         self.dashboard_url = f"http://{context.dashboard_url}"
 
     def close(self) -> None:
+        for handle in self._handles.values():
+            handle.shutdown()  # else it goes on reporting to a controller that is no more
         serve.context._set_global_client(None)  # Serve would talk to this cluster's controller from the next one
         ray.shutdown()
 
@@ -50,8 +53,13 @@ class Cluster:
 
     def call(self, path: str, method: str) -> list[Any]:
         """What each replica of a path returns."""
-        handle = serve.get_deployment_handle(ENGINES[path], APPLICATION)
-        return list(handle.broadcast(method).results(timeout_s=60))
+        return self.broadcast(ENGINES[path], method)
+
+    def broadcast(self, deployment: str, method: str) -> list[Any]:
+        """What each replica of a deployment returns."""
+        if deployment not in self._handles:
+            self._handles[deployment] = serve.get_deployment_handle(deployment, APPLICATION)
+        return list(self._handles[deployment].broadcast(method).results(timeout_s=60))
 
     def idle(self) -> bool:
         """Whether no replica has a request or an answer that has not ended."""

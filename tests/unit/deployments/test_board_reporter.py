@@ -36,7 +36,8 @@ class Board:
 
 
 def reporter(board: Board | None = None, door: Door | None = None) -> BoardReporter:
-    return BoardReporter("ingress-1", (board or Board()).report, (door or Door()).gate.states)
+    gate = (door or Door()).gate
+    return BoardReporter("ingress-1", (board or Board()).report, lambda: gate.states)
 
 
 def record(
@@ -137,7 +138,7 @@ async def test_however_much_comes_a_report_is_bounded() -> None:
 async def test_a_board_that_is_away_stops_no_report() -> None:
     board = Board()
     board.away = True
-    reports = BoardReporter("i", board.report, Door().gate.states, period_s=0.001)
+    reports = BoardReporter("i", board.report, lambda: Door().gate.states, period_s=0.001)
     running = asyncio.create_task(reports.run())
     await until(lambda: len(board.reports) >= 2)
     board.away = False

@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from ray import serve
 
 from app import metrics
 from app.metrics import Kind, Metric
@@ -270,8 +269,7 @@ def test_every_metric_has_had_data(prometheus: Prometheus, tight: Stack, owner: 
 
 def test_replicas_tell_the_policy_plain_numbers(tight_cluster: Cluster, owner: httpx.Client) -> None:
     def told(deployment: str) -> dict[str, float]:
-        handle = serve.get_deployment_handle(deployment, "kvpulse")
-        (stats,) = handle.broadcast("record_autoscaling_stats").results(timeout_s=60)
+        (stats,) = tight_cluster.broadcast(deployment, "record_autoscaling_stats")
         return dict(stats)
 
     answer(owner, forced(body(token_ids(random.Random(39), 100)), "hot"))
