@@ -114,7 +114,7 @@ class Admitted:
         headers = {
             "x-kvpulse-path": self.triaged.found.path.value,
             "x-kvpulse-reason": self.triaged.found.reason,
-            "x-kvpulse-priority": str(self.triaged.found.priority),
+            "x-kvpulse-priority": str(self.triaged.priority),
             "x-kvpulse-admission": self.decision.reason.value,
             "x-kvpulse-engines": self.engines.value,
             "x-kvpulse-level": self.decision.level.name.lower(),

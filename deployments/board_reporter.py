@@ -130,7 +130,7 @@ def _decision(record: RequestRecord) -> Decision:
     return Decision(
         path=found.path,
         reason=found.reason,
-        priority=found.priority,
+        priority=record.triaged.priority,
         engines=record.engines,
         admission=_admission(record.admission, record.outcome),
         outcome=record.outcome,

@@ -29,7 +29,7 @@ def explanation(
         },
         "path": triaged.found.path,
         "reason": triaged.found.reason,
-        "priority": triaged.found.priority,
+        "priority": triaged.priority,
         "admission": _admission(verdict),
         "engines": {engines: _state(state) for engines, state in verdict.states.items()},
         "refusals": [

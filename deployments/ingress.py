@@ -274,7 +274,7 @@ class Ingress:
         triaged, cap = admitted.triaged, admitted.decision.output_cap_tokens
 
         def body(engines: RequestPath) -> dict[str, Any]:
-            priority = triaged.found.priority if self._spec.engines[engines].heeds_priority else None
+            priority = triaged.priority if self._spec.engines[engines].heeds_priority else None
             return rendered.engine_body(route, priority, cap)
 
         def lease(engines: RequestPath, excluded: frozenset[str]) -> Lease:

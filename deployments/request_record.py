@@ -57,7 +57,7 @@ def log_request(record: RequestRecord) -> None:
         "used_tokens=%s outcome=%s",
         found.path,
         found.reason,
-        found.priority,
+        record.triaged.priority,
         record.engines,
         record.replica or "-",
         "-" if routing is None else routing.reason,

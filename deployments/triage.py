@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from app.config.keys import Client
 from app.config.schema import AppConfig
-from app.decisions.classifier import Classification, classify
+from app.decisions.classifier import Classification, classify, engine_priority
 from app.decisions.routing import RoutingRequest
 from app.requests import Prompt, RequestFeatures, RequestPath
 from app.state.heavy_hitters import HeavyHitters
@@ -22,7 +22,7 @@ class Triaged:
 
     Args:
         features: with what the caches of that path's engines hold of it.
-        found: the path, its reason and priority.
+        found: the path, its reason, and the priority that the rest of its session will have.
         hashed: the prompt as the hot engines hash it.
         may_move: the other path's engines would do as well.
         prompt: what was hashed; None where nobody needs it.
@@ -33,6 +33,11 @@ class Triaged:
     hashed: RoutingRequest
     may_move: bool
     prompt: Prompt | None = None
+
+    @property
+    def priority(self) -> int:
+        """vLLM's, of this request alone."""
+        return engine_priority(self.found, self.features)
 
 
 class Triage:

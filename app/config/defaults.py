@@ -252,14 +252,17 @@ def _long_prefill_token_threshold(at: _Situation) -> _Choice:
         return 0, "mixed_lengths is false: every prompt may fill a step"
     if not at.value("enable_chunked_prefill"):
         return 0, "prompts are not cut into chunks"
-    quarter = max(1, at.value("max_num_batched_tokens") // 4)
-    return quarter, "a quarter of a step: a short request beside a long prefill waits one step, not the whole prompt"
+    step = at.value("max_num_batched_tokens")
+    if at.hot:
+        return max(1, step // 4), "a quarter of a step: a short request beside a long prefill waits one step, not all"
+    rest = "one long prefill after the other; in the rest of each step a cached prompt gets its turn"
+    return max(1, step * 3 // 4), f"three quarters of a step: {rest}"
 
 
 def _scheduling_policy(at: _Situation) -> _Choice:
     if at.hot:
         return "priority", "warm requests run here too, behind the hot ones"
-    return "fcfs", "one class of requests"
+    return "priority", "of equals the one with least to compute first"
 
 
 def _kv_offloading_size(at: _Situation) -> _Choice:

@@ -80,7 +80,7 @@ def tight(tiny_model: str, folder: Path, collector_url: str) -> dict[str, Any]:
     arguments = document["applications"][0]["args"]
     arguments["auth"] = {"key_file": str(key_file)}
     for path in arguments["paths"].values():
-        path["replicas"] = 1
+        path["replicas"] = {"min": 1, "max": 1}  # so that the scaling policy runs, and reports
         path["max_ongoing_requests"] = TIGHT_SLOTS
     arguments["paths"]["hot"]["engine"] = {"kv_cache_memory_bytes": 1024**2, "max_model_len": TIGHT_CONTEXT}
     arguments["telemetry"] = {

@@ -22,14 +22,17 @@ class Prometheus:
 
     Args:
         targets: a file_sd file.
+        rules: a rule file's text.
     """
 
-    def __init__(self, targets: Path) -> None:
+    def __init__(self, targets: Path, rules: str = "groups: []") -> None:
         assert BINARY is not None
         self._folder = Path(tempfile.mkdtemp(prefix="kvp-prom-"))
         config = self._folder / "prometheus.yml"
         scrape = {"job_name": "ray", "file_sd_configs": [{"files": [str(targets)]}]}
-        config.write_text(yaml.safe_dump({"global": {"scrape_interval": "1s"}, "scrape_configs": [scrape]}))
+        (self._folder / "rules.yaml").write_text(rules)
+        document = {"global": {"scrape_interval": "1s"}, "scrape_configs": [scrape], "rule_files": ["rules.yaml"]}
+        config.write_text(yaml.safe_dump(document))
         port = free_port()
         with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 - Debian's own
@@ -56,6 +59,10 @@ class Prometheus:
         response = self._client.get("/api/v1/query", params={"query": expression})
         assert response.status_code == 200, response.text
         return list(response.json()["data"]["result"])
+
+    def alerts(self) -> list[Any]:
+        """Those that are pending or firing."""
+        return list(self._client.get("/api/v1/alerts").json()["data"]["alerts"])
 
     def value(self, expression: str) -> float | None:
         """Of the only series; None: there is none."""

@@ -106,10 +106,11 @@ def test_without_a_gpu_nothing_is_chosen_that_needs_one():
     assert path.value("gpu_memory_utilization") is None
 
 
-def test_without_a_gpu_steps_are_short_and_a_long_prefill_takes_a_quarter_of_one():
+def test_without_a_gpu_steps_are_short_and_a_long_prefill_takes_a_quarter_of_a_hot_one_and_most_of_a_cold_one():
     names = ("max_num_batched_tokens", "long_prefill_token_threshold")
     assert values(hot(NO_GPU), *names) == [256, 64]  # 892 x 8 x 1.5 = 10,704, capped at 128 per thread
     assert values(with_mean_prompt(100, NO_GPU), *names) == [150, 37]
+    assert values(cold(NO_GPU), *names) == [256, 192]  # one thread of two cores
 
 
 def test_an_h100_shared_30_to_70_gives_each_path_what_its_share_leaves_beside_the_weights():
@@ -218,9 +219,8 @@ def test_short_answers_run_64_at_a_time_long_ones_32_and_more_where_asked():
     assert hot(NO_GPU, concurrency=100).value("max_num_seqs") == 100
 
 
-def test_only_hot_schedules_by_priority():
-    assert hot(NO_GPU).value("scheduling_policy") == "priority"
-    assert cold(NO_GPU).value("scheduling_policy") == "fcfs"
+def test_both_paths_schedule_by_priority():
+    assert [path.value("scheduling_policy") for path in (hot(NO_GPU), cold(NO_GPU))] == ["priority"] * 2
 
 
 def test_a_replica_takes_four_times_what_it_runs_so_that_the_engine_never_waits_for_serve():
