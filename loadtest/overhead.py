@@ -50,6 +50,11 @@ class Level:
     itl_s: Quantiles
     cpu: tuple[ProcessCpu, ...]
 
+    @property
+    def cpu_per_request_s(self) -> float:
+        """Of all processes of the machine, the load generator's among them."""
+        return sum(process.cpu_s for process in self.cpu) / max(1, self.requests - self.failed)
+
 
 class OverheadPlan(BaseModel):
     """Stacks to measure; ratios are to the last."""
@@ -139,9 +144,11 @@ def print_ratios(console: Console, rounds: dict[str, list[list[Level]]]) -> None
                 o.ttft_s.p50 - t.ttft_s.p50 for o, t in pairs if o.ttft_s.p50 is not None and t.ttft_s.p50 is not None
             ]
             added_ms = f"{median(added) * 1000:+.1f}" if added else "-"
-            rows.append([name, str(level.concurrency), f"{throughput:.2f}", added_ms])
+            cpu = median(ours.cpu_per_request_s / max(1e-9, theirs.cpu_per_request_s) for ours, theirs in pairs)
+            rows.append([name, str(level.concurrency), f"{throughput:.2f}", added_ms, f"{cpu:.3f}"])
     if rows:
-        console.print(table(("stack", "users", f"tokens/s over {base}", "added TTFT p50, ms"), rows))
+        columns = ("stack", "users", f"tokens/s over {base}", "added TTFT p50, ms", "CPU per request over it")
+        console.print(table(columns, rows))
 
 
 def measure_stacks(
