@@ -63,6 +63,7 @@ class EnginesState:
 
     Args:
         takes_requests: the circuit lets another one through.
+        crowded: too many wait to lend anything; `crowded_for_s` tells a burst from a lasting queue.
         slots: requests that fit on the running replicas together; None before the first observation.
         lent: slots held by requests of paths that are not at home here.
         least_urgent: the highest priority value among those that run.
@@ -81,6 +82,7 @@ class EnginesState:
     least_urgent: int | None
     retry_after_s: float
     waiting_tokens: int = 0
+    crowded_for_s: float = 0.0
 
     @property
     def has_room(self) -> bool:
@@ -152,6 +154,7 @@ class Engines:
             least_urgent=max(self._priorities, default=None),
             retry_after_s=self._circuit.retry_after_s or self._drain_s(),
             waiting_tokens=self._line.tokens,
+            crowded_for_s=self._monitor.crowded_for_s,
         )
 
     @property

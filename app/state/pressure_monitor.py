@@ -62,8 +62,10 @@ class PressureMonitor:
         self._poured_tokens = 0
         self._observations = 0
         self._exhausted = Sustained()
+        self._crowded = Sustained()
         self.speed = PrefillSpeed(_PREFILL_SPEED_OVER_S, clock())
         self.crowded = False
+        self.crowded_for_s = 0.0
         self.exhausted_for_s = 0.0
 
     def observe(self, readings: Sequence[ReplicaReading], queued_here: int) -> None:
@@ -116,6 +118,7 @@ class PressureMonitor:
         queues, breaker = self._rules.queues, self._rules.breaker
         depth = waiting / self._seen.replicas if self._seen.replicas else None
         self.crowded = next_crowded(self.crowded, depth, queues.crowded_at, queues.crowded_until)
+        self.crowded_for_s = self._crowded.update(self.crowded, now_s)
         exhausted = pressure is not None and (
             (pressure.kv_usage_ratio >= breaker.exhausted_kv_ratio and waiting > 0)
             or pressure.preemptions_per_s >= self._rules.watermarks.preemptions_per_s.compress

@@ -76,7 +76,7 @@ async def test_without_a_replica_requests_wait_for_one() -> None:
     ("timeout_s", "kind", "status"), [(None, OverloadedError, 429), (2.0, TimeoutExceededError, 408)]
 )
 async def test_nobody_waits_past_the_deadline(timeout_s: float | None, kind: type[ApiError], status: int) -> None:
-    door = Door(slots=1, queues={"deadline_s": 3.0})
+    door = Door(slots=1, queues={"hot": {"deadline_s": 3.0}})
     running, late = door.admit(), door.admit(timeout_s=timeout_s)
     door.pass_time(3.1)
     with pytest.raises(kind) as refused:
@@ -156,7 +156,7 @@ async def test_engines_that_fail_are_a_503_and_client_errors_are_not_their_failu
 async def test_warm_moves_to_cold_engines_when_its_own_are_crowded() -> None:
     door = Door()
     door.report(HOT, waiting_requests=20)
-    door.gate.tick()
+    door.pass_time(1.1)
     moved = door.admit(WARM, may_move=True)
     assert (await moved.slot(), moved.headers()["x-kvpulse-admission"]) == (COLD, "spilled")
     assert (moved.headers()["x-kvpulse-path"], moved.headers()["x-kvpulse-engines"]) == ("warm", "cold")
