@@ -270,3 +270,18 @@ async def test_after_a_mass_cancel_every_count_is_zero() -> None:
         each.close(Outcome.CANCELLED, None, served=False, error=None)
     assert door.empty
     assert not door.gate.refusals
+
+
+async def test_what_a_prompt_has_left_to_compute_makes_no_request_more_or_less_worth_keeping() -> None:
+    """Engines take short prompts first; whom to shed and whom to abort is a matter of the key's priority and of age."""
+    door = Door(watermarks={"shed_after_s": 1}, breaker={"abort_after_s": 5})
+    aborted: list[str] = []
+    for name, prompt in (("oldest", 100), ("longest", 3000)):
+        door.admit(COLD, prompt=prompt).on_abort = lambda error, name=name: aborted.append(name)
+    door.report(COLD, kv_usage_ratio=0.99, waiting_requests=1)
+    door.pass_time(2.0)
+    with pytest.raises(OverloadedError) as refused:
+        door.admit(COLD, prompt=100)
+    assert refused.value.code == "load_shed"
+    door.pass_time(3.2)
+    assert aborted == ["oldest"]
