@@ -26,6 +26,11 @@ class Marks(Part):
             raise ValueError(f"leave_below ({self.leave_below:g}) must be under alert ({self.alert:g})")
         return self
 
+    @property
+    def accept_long(self) -> float:
+        """At or below this, long prompts are accepted again."""
+        return self.refuse_long - self.leave_below
+
 
 class WatermarksConfig(Part):
     """The three signals of pressure, and what each level does."""

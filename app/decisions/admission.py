@@ -39,7 +39,7 @@ class Ask:
     """A classified request at the door.
 
     Args:
-        priority: vLLM's, lower is more urgent.
+        priority: of its path and key, lower is more urgent. What is shed or aborted depends on nothing finer.
         may_move: it fits the other path's engines too, and nobody forced its path.
         timeout_s: the client's own deadline, or None.
     """

@@ -256,13 +256,14 @@ class Engines:
         return chosen
 
     def _drain_s(self) -> float:
-        """Until those who wait have started and the cache is out of its refusing level, at the pace of late."""
-        now_s, marks = self._clock(), self._rules.watermarks.kv_usage_ratio
+        """Until those who wait have started and no signal refuses long prompts any more, at the pace of late."""
+        now_s, marks, monitor = self._clock(), self._rules.watermarks, self._monitor
         line_s = _time_s(len(self._line), self._ended_requests.per_s(now_s))
-        cache_s = _time_s(
-            self._monitor.tokens_above(marks.refuse_long - marks.leave_below), self._ended_tokens.per_s(now_s)
-        )
-        return min(_MOST_RETRY_S, max(_LEAST_RETRY_S, line_s, cache_s))
+        above_tokens = monitor.tokens_above(marks.kv_usage_ratio.accept_long)
+        cache_s = _time_s(above_tokens, self._ended_tokens.per_s(now_s))
+        prefill_s = monitor.prefill_above_s(marks.queued_prefill_s.accept_long)
+        preemptions_s = monitor.preemptions_above_s(marks.preemptions_per_s.accept_long)
+        return min(_MOST_RETRY_S, max(_LEAST_RETRY_S, line_s, cache_s, prefill_s, preemptions_s))
 
 
 def _time_s(amount: float, per_s: float) -> float:

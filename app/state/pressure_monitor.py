@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -162,6 +163,17 @@ class PressureMonitor:
         """Cache that must be freed until the path's usage is down to `ratio`."""
         pressure = self.pressure()
         return 0.0 if pressure is None else max(0.0, pressure.kv_usage_ratio - ratio) * self._seen.capacity_tokens
+
+    def prefill_above_s(self, seconds: float) -> float:
+        """Until the least loaded replica has `seconds` of accepted prompts left."""
+        pressure = self.pressure()
+        queued_s = None if pressure is None else pressure.queued_prefill_s
+        return 0.0 if queued_s is None else max(0.0, queued_s - seconds)
+
+    def preemptions_above_s(self, per_s: float) -> float:
+        """Until the mean rate of preemptions has faded to `per_s`, if there are no more."""
+        rate = self._seen.preemptions_per_s
+        return _PREEMPTIONS_OVER_S * math.log(rate / per_s) if rate > per_s else 0.0
 
     def _pressure_of(self, reading: ReplicaReading, load: ReplicaLoad) -> Pressure:
         now_s, speed = self._clock(), self.speed.tokens_per_s

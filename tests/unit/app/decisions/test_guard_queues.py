@@ -107,6 +107,37 @@ def test_a_full_cache_says_when_it_will_have_drained() -> None:
     assert refused.retry_after_s == pytest.approx((0.95 - 0.85) * 10_000 / 500, rel=0.15)
 
 
+def test_a_long_prefill_queue_says_when_enough_of_it_will_have_been_computed() -> None:
+    clock = FakeClock()
+    guard = guard_of(clock)
+    report(guard, COLD)
+    first = started(guard, COLD, prompt=1000)
+    clock.advance(2.0)
+    first.first_token()  # 500 tokens a second
+    first.release(Outcome.ANSWERED)
+    report(guard, COLD, queued_prefill_tokens=20_000)  # 40 s of them
+    refused = admit(guard, COLD, prompt=3000).decision
+    assert refused.reason is Refusal.PREFILL_QUEUE_LONG
+    assert refused.retry_after_s == pytest.approx(40.0 - 25.0)
+    report(guard, COLD, queued_prefill_tokens=round(20_000 - 500 * refused.retry_after_s))
+    assert admit(guard, COLD, prompt=3000).decision.action is Action.START
+
+
+def test_a_preemption_storm_says_when_it_will_have_faded_if_it_is_over() -> None:
+    clock = FakeClock()
+    guard = guard_of(clock, watermarks={"shed_after_s": 1000})
+    for tenth in range(100):  # ten a second
+        report(guard, COLD, preemptions=tenth)
+        clock.advance(0.1)
+    refused = admit(guard, COLD, prompt=3000).decision
+    assert refused.reason is Refusal.PREEMPTION_STORM
+    assert refused.retry_after_s is not None
+    for _ in range(round(refused.retry_after_s * 10) + 1):
+        clock.advance(0.1)
+        report(guard, COLD, preemptions=99)
+    assert admit(guard, COLD, prompt=3000).decision.action is Action.START
+
+
 @pytest.mark.parametrize("idle_s", [0.0, 10_000.0])
 def test_without_a_known_drain_the_wait_is_a_guess_within_bounds(idle_s: float) -> None:
     clock = FakeClock()
