@@ -241,6 +241,9 @@ class Engines:
             now_s = self._clock()
             tokens = reservation.ahead_tokens + reservation.uncached_tokens
             self._monitor.speed.add(tokens, now_s - reservation.started_s, now_s)
+            if reservation.is_probe:  # it has shown what it was to show, and its answer may go on for minutes
+                self._circuit.end(Outcome.ANSWERED, probe=True)
+                reservation.is_probe = False
 
     def victim(self) -> Reservation | None:
         """Whom to abort now: of the least urgent the oldest, once the cache has been exhausted for long."""
