@@ -127,7 +127,7 @@ LATENCY = Row(
             metrics.QUEUE_WAIT,
             "path",
             "How long requests that started had waited in the ingress. It is part of the time to first token; near "
-            "admission.queues.deadline_s requests begin to be refused.",
+            "the deadline of their path (admission.queues) requests begin to be refused.",
         ),
     ),
 )

@@ -66,7 +66,7 @@ def _state(state: EnginesState) -> dict[str, Any]:
         "level": state.level.name.lower(),
         "signal": state.signal,
         "takes_requests": state.takes_requests,
-        "crowded": state.crowded,
+        "crowded_for_s": round(state.crowded_for_s, 1) if state.crowded else None,
         "slots": state.slots,
         "used_slots": state.used_slots,
         "waiting": state.waiting,

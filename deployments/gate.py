@@ -190,4 +190,4 @@ class Gate:
 
 def _ask(triaged: Triaged, timeout_s: float | None) -> Ask:
     found = triaged.found
-    return Ask(triaged.features, found.path, triaged.priority, triaged.may_move, timeout_s)
+    return Ask(triaged.features, found.path, found.priority, triaged.may_move, timeout_s)

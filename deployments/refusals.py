@@ -10,7 +10,7 @@ _SENTENCES = {
     Refusal.KV_CACHE_HIGH: _BUSY + "their KV cache is nearly full, and long prompts wait until it is not",
     Refusal.PREFILL_QUEUE_LONG: _BUSY + "prompts they have accepted will take long, and further long ones must wait",
     Refusal.PREEMPTION_STORM: _BUSY + "they interrupt requests for want of KV cache, and long prompts must wait",
-    Refusal.LOAD_SHED: _BUSY + "requests of the lowest priority are refused until their KV cache has room",
+    Refusal.LOAD_SHED: _BUSY + "they have been overloaded for a while, and refuse requests of the lowest priority",
     Refusal.QUEUE_FULL: _BUSY + "as many requests of this path wait as may (admission.queues)",
     Refusal.QUEUE_TOKENS_FULL: _BUSY + "as many prompt tokens of this path wait as may (admission.queues)",
     Refusal.DEADLINE_PASSED: _BUSY + "no room was found in time",

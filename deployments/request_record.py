@@ -51,18 +51,21 @@ Observer = Callable[[RequestRecord], None]
 
 def log_request(record: RequestRecord) -> None:
     """The one line that the log has for each request."""
-    found, routing = record.triaged.found, record.routing
+    found, admission, routing = record.triaged.found, record.admission, record.routing
     logger.info(
-        "request path=%s reason=%s priority=%d engines=%s replica=%s routing=%s matched_tokens=%d waited_ms=%d "
-        "used_tokens=%s outcome=%s",
+        "request path=%s reason=%s priority=%d admission=%s level=%s engines=%s replica=%s routing=%s "
+        "matched_tokens=%d waited_ms=%d output_cap_tokens=%s used_tokens=%s outcome=%s",
         found.path,
         found.reason,
         record.triaged.priority,
+        "-" if admission is None else admission.reason,
+        "-" if admission is None else admission.level.name.lower(),
         record.engines,
         record.replica or "-",
         "-" if routing is None else routing.reason,
         0 if routing is None else routing.matched_tokens,
         round(1000 * record.waited_s),
+        "-" if admission is None or admission.output_cap_tokens is None else admission.output_cap_tokens,
         "-" if record.used_tokens is None else record.used_tokens,
         record.outcome,
     )

@@ -26,6 +26,11 @@ class Marks(Part):
             raise ValueError(f"leave_below ({self.leave_below:g}) must be under alert ({self.alert:g})")
         return self
 
+    @property
+    def accept_long(self) -> float:
+        """At or below this, long prompts are accepted again."""
+        return self.refuse_long - self.leave_below
+
 
 class WatermarksConfig(Part):
     """The three signals of pressure, and what each level does."""
@@ -60,22 +65,37 @@ class WatermarksConfig(Part):
 
 
 class QueueBounds(Part):
-    """How much of one path may wait in an ingress replica."""
+    """How much of one path may wait in an ingress replica, and for how long."""
 
-    max_requests: PositiveInt
-    max_tokens: PositiveInt = Field(description="prompt tokens still to compute")
+    max_requests: PositiveInt = 256
+    max_tokens: PositiveInt = Field(default=524_288, description="prompt tokens still to compute")
+    deadline_s: Seconds | None = Field(default=None, description="as `queues.deadline_s`, which holds without it")
+
+
+class HotQueueBounds(QueueBounds):
+    """Whoever asks for a short answer has no use for it after a long wait."""
+
+    max_requests: PositiveInt = 512
+    deadline_s: Seconds | None = 10.0
+
+
+class ColdQueueBounds(QueueBounds):
+    """Few long prompts are many tokens."""
+
+    max_tokens: PositiveInt = 2_097_152
 
 
 class QueuesConfig(Part):
     """Waiting in the ingress, for engines whose slots are taken."""
 
-    hot: QueueBounds = QueueBounds(max_requests=512, max_tokens=524_288)
-    warm: QueueBounds = QueueBounds(max_requests=256, max_tokens=524_288)
-    cold: QueueBounds = QueueBounds(max_requests=256, max_tokens=2_097_152)
+    hot: HotQueueBounds = HotQueueBounds()
+    warm: QueueBounds = QueueBounds()
+    cold: ColdQueueBounds = ColdQueueBounds()
     deadline_s: Seconds = Field(default=60.0, description="longest wait of a request that names no deadline")
     ageing_s: Seconds = Field(default=10.0, description="after this wait a request passes new ones of the next path up")
-    crowded_at: float = Field(default=8.0, gt=0, description="waiting per replica, from which traffic moves away")
-    crowded_until: float = Field(default=4.0, ge=0, description="waiting per replica, from which it moves back")
+    crowded_at: float = Field(default=8.0, gt=0, description="waiting per replica, from which engines are crowded")
+    crowded_until: float = Field(default=4.0, ge=0, description="waiting per replica, from which they no longer are")
+    crowded_after_s: Seconds = Field(default=1.0, description="crowded for this long, traffic moves away")
 
     @model_validator(mode="after")
     def _hysteresis(self) -> QueuesConfig:
@@ -85,6 +105,10 @@ class QueuesConfig(Part):
 
     def bounds(self, path: RequestPath) -> QueueBounds:
         return {RequestPath.HOT: self.hot, RequestPath.WARM: self.warm, RequestPath.COLD: self.cold}[path]
+
+    def longest_wait_s(self, path: RequestPath) -> float:
+        """Of a request that names no deadline."""
+        return self.bounds(path).deadline_s or self.deadline_s
 
 
 class BorrowingConfig(Part):

@@ -51,7 +51,7 @@ class HardwareConfig(Part):
     )
     core_sharing: Literal["priority", "split"] = Field(
         default="priority",
-        description="CPU: every engine may use all cores and the cold ones yield to the hot ones; split: by share",
+        description="CPU: hot prompts may take all cores, all else its share, cold engines yield; split: all by share",
     )
     mps: Auto | bool = Field(default="auto", description="use CUDA MPS where its control daemon runs")
 

@@ -39,7 +39,7 @@ class Ask:
     """A classified request at the door.
 
     Args:
-        priority: vLLM's, lower is more urgent.
+        priority: of its path and key, lower is more urgent. What is shed or aborted depends on nothing finer.
         may_move: it fits the other path's engines too, and nobody forced its path.
         timeout_s: the client's own deadline, or None.
     """
@@ -87,20 +87,24 @@ def decide(ask: Ask, states: Mapping[RequestPath, EnginesState], rules: Admissio
 def _place(
     ask: Ask, states: Mapping[RequestPath, EnginesState], rules: AdmissionConfig
 ) -> tuple[RequestPath, Placement]:
-    """Home, unless home fails or is full up and the other engines have room that they lend. Nobody waits away from
+    """Home, unless home fails or is pressed and the other engines have room that they lend. Nobody waits away from
     home, so what was borrowed returns with the request that holds it."""
     home, other = ask.path.engines, ask.path.other_engines
     if ask.may_move:
         if states[home].fail:
             if states[other].lend_to(ask.path, rules.borrowing.failover):
                 return other, Placement.FAILOVER
-        elif _is_pressed(ask.path, states[home]) and states[other].lend_to(ask.path, rules.borrowing.share(ask.path)):
+            return home, Placement.HOME
+        share = rules.borrowing.share(ask.path)
+        if _is_pressed(ask.path, states[home], rules) and states[other].lend_to(ask.path, share):
             return other, Placement.SPILLED
     return home, Placement.HOME
 
 
-def _is_pressed(path: RequestPath, home: EnginesState) -> bool:
-    return home.crowded or (path is RequestPath.WARM and home.level >= Level.REFUSE_LONG)
+def _is_pressed(path: RequestPath, home: EnginesState, rules: AdmissionConfig) -> bool:
+    """A burst is served at home sooner than by engines that have long work to do."""
+    crowded = home.crowded and home.crowded_for_s >= rules.queues.crowded_after_s
+    return crowded or (path is RequestPath.WARM and home.level >= Level.REFUSE_LONG)
 
 
 def _refusal(ask: Ask, state: EnginesState, rules: AdmissionConfig) -> Refusal | None:
@@ -180,7 +184,7 @@ class Guard:
         if decision.action is Action.START:
             engines.start(reservation)
         else:
-            wait_s = self._rules.queues.deadline_s if ask.timeout_s is None else ask.timeout_s
+            wait_s = self._rules.queues.longest_wait_s(ask.path) if ask.timeout_s is None else ask.timeout_s
             engines.wait(reservation, self._clock() + wait_s)
         return Admission(decision, reservation)
 

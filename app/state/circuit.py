@@ -17,7 +17,8 @@ class CircuitState(StrEnum):
 
 class Circuit:
     """Opens after `failures` engine failures in a row. After `open_s` one request at a time may probe: its answer
-    closes the circuit, its failure opens it anew. What a client did wrong, or called off, is no evidence either way.
+    closes the circuit (its first token, where one is seen), its failure opens it anew. What a client did wrong, or
+    called off, is no evidence either way.
 
     Args:
         rules: thresholds.
@@ -56,7 +57,7 @@ class Circuit:
         return True
 
     def end(self, outcome: Outcome, probe: bool) -> None:
-        """Note how a started request ended. Each is told once, with what `begin` said of it."""
+        """Note how a started request ended, with what `begin` said of it, or that a probe succeeded before its end."""
         if probe:
             self._probing = False
         if outcome is Outcome.ENGINE_FAILED:

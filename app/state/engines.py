@@ -63,6 +63,7 @@ class EnginesState:
 
     Args:
         takes_requests: the circuit lets another one through.
+        crowded: too many wait to lend anything; `crowded_for_s` tells a burst from a lasting queue.
         slots: requests that fit on the running replicas together; None before the first observation.
         lent: slots held by requests of paths that are not at home here.
         least_urgent: the highest priority value among those that run.
@@ -81,6 +82,7 @@ class EnginesState:
     least_urgent: int | None
     retry_after_s: float
     waiting_tokens: int = 0
+    crowded_for_s: float = 0.0
 
     @property
     def has_room(self) -> bool:
@@ -152,6 +154,7 @@ class Engines:
             least_urgent=max(self._priorities, default=None),
             retry_after_s=self._circuit.retry_after_s or self._drain_s(),
             waiting_tokens=self._line.tokens,
+            crowded_for_s=self._monitor.crowded_for_s,
         )
 
     @property
@@ -238,6 +241,9 @@ class Engines:
             now_s = self._clock()
             tokens = reservation.ahead_tokens + reservation.uncached_tokens
             self._monitor.speed.add(tokens, now_s - reservation.started_s, now_s)
+            if reservation.is_probe:  # it has shown what it was to show, and its answer may go on for minutes
+                self._circuit.end(Outcome.ANSWERED, probe=True)
+                reservation.is_probe = False
 
     def victim(self) -> Reservation | None:
         """Whom to abort now: of the least urgent the oldest, once the cache has been exhausted for long."""
@@ -253,13 +259,14 @@ class Engines:
         return chosen
 
     def _drain_s(self) -> float:
-        """Until those who wait have started and the cache is out of its refusing level, at the pace of late."""
-        now_s, marks = self._clock(), self._rules.watermarks.kv_usage_ratio
+        """Until those who wait have started and no signal refuses long prompts any more, at the pace of late."""
+        now_s, marks, monitor = self._clock(), self._rules.watermarks, self._monitor
         line_s = _time_s(len(self._line), self._ended_requests.per_s(now_s))
-        cache_s = _time_s(
-            self._monitor.tokens_above(marks.refuse_long - marks.leave_below), self._ended_tokens.per_s(now_s)
-        )
-        return min(_MOST_RETRY_S, max(_LEAST_RETRY_S, line_s, cache_s))
+        above_tokens = monitor.tokens_above(marks.kv_usage_ratio.accept_long)
+        cache_s = _time_s(above_tokens, self._ended_tokens.per_s(now_s))
+        prefill_s = monitor.prefill_above_s(marks.queued_prefill_s.accept_long)
+        preemptions_s = monitor.preemptions_above_s(marks.preemptions_per_s.accept_long)
+        return min(_MOST_RETRY_S, max(_LEAST_RETRY_S, line_s, cache_s, prefill_s, preemptions_s))
 
 
 def _time_s(amount: float, per_s: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -62,8 +63,10 @@ class PressureMonitor:
         self._poured_tokens = 0
         self._observations = 0
         self._exhausted = Sustained()
+        self._crowded = Sustained()
         self.speed = PrefillSpeed(_PREFILL_SPEED_OVER_S, clock())
         self.crowded = False
+        self.crowded_for_s = 0.0
         self.exhausted_for_s = 0.0
 
     def observe(self, readings: Sequence[ReplicaReading], queued_here: int) -> None:
@@ -116,6 +119,7 @@ class PressureMonitor:
         queues, breaker = self._rules.queues, self._rules.breaker
         depth = waiting / self._seen.replicas if self._seen.replicas else None
         self.crowded = next_crowded(self.crowded, depth, queues.crowded_at, queues.crowded_until)
+        self.crowded_for_s = self._crowded.update(self.crowded, now_s)
         exhausted = pressure is not None and (
             (pressure.kv_usage_ratio >= breaker.exhausted_kv_ratio and waiting > 0)
             or pressure.preemptions_per_s >= self._rules.watermarks.preemptions_per_s.compress
@@ -159,6 +163,17 @@ class PressureMonitor:
         """Cache that must be freed until the path's usage is down to `ratio`."""
         pressure = self.pressure()
         return 0.0 if pressure is None else max(0.0, pressure.kv_usage_ratio - ratio) * self._seen.capacity_tokens
+
+    def prefill_above_s(self, seconds: float) -> float:
+        """Until the least loaded replica has `seconds` of accepted prompts left."""
+        pressure = self.pressure()
+        queued_s = None if pressure is None else pressure.queued_prefill_s
+        return 0.0 if queued_s is None else max(0.0, queued_s - seconds)
+
+    def preemptions_above_s(self, per_s: float) -> float:
+        """Until the mean rate of preemptions has faded to `per_s`, if there are no more."""
+        rate = self._seen.preemptions_per_s
+        return _PREEMPTIONS_OVER_S * math.log(rate / per_s) if rate > per_s else 0.0
 
     def _pressure_of(self, reading: ReplicaReading, load: ReplicaLoad) -> Pressure:
         now_s, speed = self._clock(), self.speed.tokens_per_s

@@ -90,8 +90,8 @@ def tight(tiny_model: str, folder: Path, collector_url: str) -> dict[str, Any]:
         "trace_sample_ratio": 0,
         "block_table_period_s": 0.5,
     }
-    bounds = {"max_requests": TIGHT_QUEUE, "max_tokens": 100_000}
-    arguments["admission"] = {"queues": {"hot": bounds, "warm": bounds, "cold": bounds, "deadline_s": 20}}
+    bounds = {"max_requests": TIGHT_QUEUE, "max_tokens": 100_000, "deadline_s": 20}
+    arguments["admission"] = {"queues": {"hot": bounds, "warm": bounds, "cold": bounds}}
     return document
 
 

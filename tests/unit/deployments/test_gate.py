@@ -76,7 +76,7 @@ async def test_without_a_replica_requests_wait_for_one() -> None:
     ("timeout_s", "kind", "status"), [(None, OverloadedError, 429), (2.0, TimeoutExceededError, 408)]
 )
 async def test_nobody_waits_past_the_deadline(timeout_s: float | None, kind: type[ApiError], status: int) -> None:
-    door = Door(slots=1, queues={"deadline_s": 3.0})
+    door = Door(slots=1, queues={"hot": {"deadline_s": 3.0}})
     running, late = door.admit(), door.admit(timeout_s=timeout_s)
     door.pass_time(3.1)
     with pytest.raises(kind) as refused:
@@ -156,7 +156,7 @@ async def test_engines_that_fail_are_a_503_and_client_errors_are_not_their_failu
 async def test_warm_moves_to_cold_engines_when_its_own_are_crowded() -> None:
     door = Door()
     door.report(HOT, waiting_requests=20)
-    door.gate.tick()
+    door.pass_time(1.1)
     moved = door.admit(WARM, may_move=True)
     assert (await moved.slot(), moved.headers()["x-kvpulse-admission"]) == (COLD, "spilled")
     assert (moved.headers()["x-kvpulse-path"], moved.headers()["x-kvpulse-engines"]) == ("warm", "cold")
@@ -270,3 +270,18 @@ async def test_after_a_mass_cancel_every_count_is_zero() -> None:
         each.close(Outcome.CANCELLED, None, served=False, error=None)
     assert door.empty
     assert not door.gate.refusals
+
+
+async def test_what_a_prompt_has_left_to_compute_makes_no_request_more_or_less_worth_keeping() -> None:
+    """Engines take short prompts first; whom to shed and whom to abort is a matter of the key's priority and of age."""
+    door = Door(watermarks={"shed_after_s": 1}, breaker={"abort_after_s": 5})
+    aborted: list[str] = []
+    for name, prompt in (("oldest", 100), ("longest", 3000)):
+        door.admit(COLD, prompt=prompt).on_abort = lambda error, name=name: aborted.append(name)
+    door.report(COLD, kv_usage_ratio=0.99, waiting_requests=1)
+    door.pass_time(2.0)
+    with pytest.raises(OverloadedError) as refused:
+        door.admit(COLD, prompt=100)
+    assert refused.value.code == "load_shed"
+    door.pass_time(3.2)
+    assert aborted == ["oldest"]

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse
 from app.decisions.routing import RoutingReason
 from app.errors import ApiError
 from app.requests import Refusal
-from deployments.request_record import RequestRecord, observed_by
+from deployments.request_record import RequestRecord, log_request, observed_by
 from tests.answers_rig import DEAD, setting
 from tests.fakes import ServeApp, events
 from tests.gates import COLD, HOT, Door, triaged
@@ -54,6 +54,18 @@ async def test_a_refusal_is_told_with_its_reason() -> None:
     assert (record.path, record.engines, record.outcome) == (COLD, COLD, Refusal.QUEUE_FULL)
     assert record.admission is not None
     assert record.duration_s is None
+
+
+def test_the_line_of_the_log_tells_every_decision(caplog: pytest.LogCaptureFixture) -> None:
+    door = Door()
+    door.report(COLD, kv_usage_ratio=0.96)
+    door.gate.tick()
+    admitted = door.admit(COLD, output=2000)
+    with caplog.at_level("INFO", logger="ray.serve"):
+        log_request(RequestRecord(admitted.triaged, "answered", COLD, admitted.decision))
+    (line,) = caplog.messages
+    for told in ("path=cold", "admission=home", "level=compress", "engines=cold", "output_cap_tokens=256", "routing=-"):
+        assert f" {told} " in line
 
 
 def test_an_observer_that_fails_keeps_nothing_from_the_others() -> None:

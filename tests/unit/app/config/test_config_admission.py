@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.config.admission import AdmissionConfig
+from app.config.admission import AdmissionConfig, QueuesConfig
 from app.requests import RequestPath
 
 MARKS = {"alert": 0.85, "refuse_long": 0.9, "compress": 0.95, "leave_below": 0.05}
@@ -43,3 +43,18 @@ def test_each_path_has_bounds_and_a_share_of_its_own() -> None:
         rules.queues.cold,
     ]
     assert [rules.borrowing.share(path) for path in RequestPath] == [0.25, 0.5, 0.0]
+
+
+def test_hot_requests_wait_less_by_default_and_each_path_as_the_file_says() -> None:
+    def waits_s(**queues: Any) -> list[float]:
+        rules = QueuesConfig.model_validate(queues)
+        return [rules.longest_wait_s(path) for path in RequestPath]
+
+    assert waits_s() == [10, 60, 60]
+    assert waits_s(deadline_s=90, cold={"deadline_s": 300}) == [10, 90, 300]
+    assert waits_s(hot={"deadline_s": None}) == [60, 60, 60]
+
+
+def test_a_file_may_name_one_bound_of_a_path_and_leave_the_others() -> None:
+    queues = QueuesConfig.model_validate({"cold": {"max_requests": 7}})
+    assert (queues.cold.max_requests, queues.cold.max_tokens) == (7, QueuesConfig().cold.max_tokens)

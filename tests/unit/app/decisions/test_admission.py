@@ -33,7 +33,7 @@ IDLE = EnginesState(
     retry_after_s=7.0,
 )
 FULL = replace(IDLE, used_slots=20)
-CROWDED = replace(FULL, crowded=True, waiting=9)
+CROWDED = replace(FULL, crowded=True, crowded_for_s=RULES.queues.crowded_after_s, waiting=9)
 BROKEN = replace(IDLE, takes_requests=False)
 GONE = replace(IDLE, slots=0)
 

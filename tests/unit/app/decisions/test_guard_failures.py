@@ -82,6 +82,22 @@ def test_failing_engines_hand_over_and_a_probe_brings_traffic_back() -> None:
     assert admit(guard, HOT).decision.reason is Placement.HOME
 
 
+def test_the_first_token_of_a_long_probe_brings_traffic_back_before_its_answer_ends() -> None:
+    clock = FakeClock()
+    guard = guard_of(clock)
+    for engines in (HOT, COLD):
+        report(guard, engines)
+    fail(guard, COLD, 5)
+    clock.advance(5.0)
+    probe = started(guard, COLD)
+    clock.advance(1.0)
+    assert admit(guard, COLD).decision.reason is not Placement.HOME
+    probe.first_token()
+    assert admit(guard, COLD).decision.reason is Placement.HOME
+    probe.release(Outcome.CANCELLED)
+    assert admit(guard, COLD).decision.reason is Placement.HOME
+
+
 def test_a_failed_probe_keeps_the_circuit_open() -> None:
     clock = FakeClock()
     guard = guard_of(clock)

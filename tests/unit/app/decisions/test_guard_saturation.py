@@ -33,7 +33,7 @@ class SimulatedEngines:
 def test_ten_minutes_of_saturated_hot_let_cold_and_warm_progress_and_forget_nobody() -> None:
     """Hot is offered twice what its engines serve (8 a second), warm 1 a second, cold what the cold engines carry."""
     clock = FakeClock(0.0)
-    bounds = {"hot": {"max_requests": 64, "max_tokens": 100_000}}
+    bounds = {"hot": {"max_requests": 64, "max_tokens": 100_000, "deadline_s": 30.0}}
     guard = guard_of(clock, queues={**bounds, "deadline_s": 30.0}, borrowing={"warm_on_cold": 0.0, "hot_on_cold": 0.0})
     engines = {HOT: SimulatedEngines(HOT, 8, service_s=1.0), COLD: SimulatedEngines(COLD, 4, service_s=8.0)}
     offered_s: dict[Reservation, float] = {}
@@ -81,6 +81,7 @@ def test_cold_never_takes_what_hot_needs() -> None:
     guard = guard_of(clock, borrowing={"cold_on_hot": 0.2})
     report(guard, HOT, slots=10)
     report(guard, COLD, slots=2, waiting_requests=20)
+    clock.advance(1.0)  # for so long they are crowded, then cold moves
     borrowed = [admit(guard, COLD).decision.engines for _ in range(30)].count(HOT)
     assert borrowed == 2
     assert all(admit(guard, HOT).decision.action is Action.START for _ in range(8))
