@@ -51,7 +51,7 @@ function drawVerdict() {
   const stale = Object.values(history.latest.replicas).filter((replica) => replica.stale).length;
   if (stale) sentences.push(`${stale} ${stale === 1 ? "replica is" : "replicas are"} silent.`);
   if (ingresses === 0) sentences.push("No ingress reports: requests and queues are unknown.");
-  if (health === "steady" && (pressed.length || stale)) health = "low";
+  if ((health === "steady" || health === "idle") && (pressed.length || stale)) health = "low";
   if (connection !== "live") health = "unknown";
   const verdict = byId("verdict");
   verdict.dataset.health = health;
