@@ -183,7 +183,9 @@ def test_a_grafana_under_a_path_is_found_there() -> None:
         assert push(grafana.url + "/").exit_code == 0
 
 
-@pytest.mark.parametrize("url", ["grafana:3000", "http://", "ftp://grafana", "http://[", "http://grafana:port", "http://u:hidden@h:0"])
+@pytest.mark.parametrize(
+    "url", ["grafana:3000", "http://", "ftp://grafana", "http://[", "http://grafana:port", "http://u:hidden@h:0"]
+)
 def test_an_address_that_is_none_is_said_to_be_none(url: str) -> None:
     outcome = push(url)
     assert_one_line(outcome, "is no address of a Grafana server")
