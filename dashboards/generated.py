@@ -25,7 +25,8 @@ def _panels() -> str:
     for board in BOARDS:
         lines += ["", f"## {board.title}", "", board.description]
         for row in board.rows:
-            lines += ["", f"### {row.title}", "", *(f"- **{panel.title}**: {panel.description}" for panel in row.panels)]
+            panels = [f"- **{panel.title}**: {panel.description}" for panel in row.panels]
+            lines += ["", f"### {row.title}", "", *panels]
     return "\n".join(lines) + "\n"
 
 
