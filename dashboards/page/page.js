@@ -41,7 +41,9 @@ function drawVerdict() {
   let health = now.health;
   const sentences = [];
   if (connection !== "live") sentences.push("What you see is old: the page hears nothing from the board.");
-  sentences.push(condition(engines, now));
+  const alike = Object.entries(conditions).filter(([, { health: each }]) => each === now.health);
+  const named = now.health === "steady" ? alike.slice(0, 1) : alike; // whose sentence speaks of both
+  sentences.push(...named.map(([name, each]) => condition(name, each)));
   const pressed = Object.entries(history.last?.engines ?? {}).filter(([, sample]) => (sample.level ?? 0) > 0);
   const levels = new Set(pressed.map(([, { level }]) => level));
   for (const level of levels) {
