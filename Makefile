@@ -33,7 +33,7 @@ serve: model ## install, prepare the model, serve on http://127.0.0.1:8000
 model: $(INSTALLED)
 	@$(BIN)/python -m deployments.model_store
 
-test: test-unit test-integration ## all tests
+test: test-tools test-unit test-integration ## all tests
 
 test-unit: $(INSTALLED) ## tests without Ray clusters and engines
 	$(BIN)/python -m pytest tests/unit

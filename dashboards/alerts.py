@@ -104,14 +104,15 @@ _ENGINES = "{{ $labels.engines }} engines of {{ $labels.application }}"
 
 
 def _kv_alert(name: str, severity: Severity, limit: float, what_follows: str) -> Alert:
+    """Of the least loaded replica, as admission has it: while one has room, nobody is refused."""
     return Alert(
         name,
         severity,
-        _5M.mean(metrics.KV_USAGE, *_BY),
+        _5M.lowest(metrics.KV_USAGE, *_BY),
         limit,
         2,
         f"KV usage above {limit:.0%}: {_ENGINES}",
-        f"Running sequences hold VALUE of the KV blocks. {what_follows}",
+        f"Running sequences hold VALUE of the KV blocks of even the least loaded replica. {what_follows}",
         ratio=True,
     )
 

@@ -1,4 +1,4 @@
-"""The files that are made from the code and kept beside it: a change can be read, and Prometheus can load its rules."""
+"""The files that are made from the code and kept beside it: a change can be read, Prometheus can load its rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,18 @@ _MADE = "# Made by `kvpulse dashboards build` from dashboards/alerts.py.\n"
 def files(runbook: str = RUNBOOK) -> dict[str, str]:
     """Text by path under the directory; the same for the same code."""
     boards = {f"grafana/{board.uid}.json": json.dumps(board.to_json(), indent=2) + "\n" for board in BOARDS}
-    return {**boards, "prometheus/rules.yaml": _MADE + prometheus_rules(runbook)}
+    return {**boards, "prometheus/rules.yaml": _MADE + prometheus_rules(runbook), "panels.md": _panels()}
+
+
+def _panels() -> str:
+    """What each panel's (i) says, for who has no Grafana open."""
+    lines = ["<!-- Made by `kvpulse dashboards build`. -->", "# How to read each panel"]
+    for board in BOARDS:
+        lines += ["", f"## {board.title}", "", board.description]
+        for row in board.rows:
+            panels = [f"- **{panel.title}**: {panel.description}" for panel in row.panels]
+            lines += ["", f"### {row.title}", "", *panels]
+    return "\n".join(lines) + "\n"
 
 
 def write(directory: Path = DIRECTORY, runbook: str = RUNBOOK) -> list[Path]:

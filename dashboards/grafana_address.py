@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit, urlunsplit
+import contextlib
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from grafana_client.api import GrafanaApi
 
@@ -17,7 +18,7 @@ def connect(url: str, credential: str | tuple[str, str] | None) -> GrafanaApi:
         url: of Grafana with the path it is served under, if any; it may carry user and password.
         credential: a token, or user and password.
     """
-    parts = urlsplit(url)
+    parts = _split(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise PushError(f"{without_credentials(url)} is no address of a Grafana server, such as http://127.0.0.1:3000")
     with_slash = urlunsplit(parts._replace(path=parts.path.rstrip("/") + "/"))  # it becomes a prefix of `api`
@@ -27,9 +28,18 @@ def connect(url: str, credential: str | tuple[str, str] | None) -> GrafanaApi:
 
 def without_credentials(url: str) -> str:
     """The address as it may be shown."""
-    parts = urlsplit(url)
+    parts = _split(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def has_credentials(url: str) -> bool:
-    return bool(urlsplit(url).password)
+    return bool(_split(url).password)
+
+
+def _split(url: str) -> SplitResult:
+    """A path alone where it is no address."""
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(url)
+        if parts.port != 0:
+            return parts
+    return SplitResult("", "", url.rpartition("@")[2], "", "")

@@ -74,6 +74,7 @@ def _reason(error: GrafanaException) -> str:
 
 
 def _cause(error: RequestException) -> str:
-    """Its innermost reason, without the objects that the layers above name."""
+    """Its innermost reason, without the objects that the layers above name; its type where it has no words."""
     inner = error.args[0] if error.args else error
-    return str(getattr(inner, "reason", inner)).splitlines()[0].rpartition(">: ")[2]
+    words = str(getattr(inner, "reason", inner)) or type(error).__name__
+    return words.splitlines()[0].rpartition(">: ")[2]

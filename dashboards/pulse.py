@@ -12,12 +12,12 @@ _USAGE = Row(
     (
         Panel(
             "KV usage",
-            "Blocks of running sequences over all blocks, of each path's mean and fullest replica. The lines are the "
-            "default watermarks: alert, refuse long prompts, shorten cold answers. Cached blocks that nobody uses are "
-            "free, so a full cache is no alarm; a high usage is.",
+            "Blocks of running sequences over all blocks, of each path's least loaded and fullest replica. The lines "
+            "are the default watermarks, which look at the least loaded one: alert, refuse long prompts, shorten cold "
+            "answers. Cached blocks that nobody uses are free, so a full cache is no alarm; a high usage is.",
             RATIO,
             (
-                Target(QUERIES.mean(metrics.KV_USAGE, "engines"), "{{engines}} mean"),
+                Target(QUERIES.lowest(metrics.KV_USAGE, "engines"), "{{engines}} least loaded"),
                 Target(QUERIES.highest(metrics.KV_USAGE, "engines"), "{{engines}} fullest"),
             ),
             marks=tuple(zip(KV_MARKS, (ORANGE, RED, DARK_RED), strict=True)),

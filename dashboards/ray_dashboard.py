@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dashboards.catalogue import BOARDS
+from dashboards.grafana_errors import PushError
 from dashboards.serving import SERVING
 
 
@@ -34,9 +35,20 @@ def environment(grafana_url: str, browser_url: str, prometheus_url: str, prometh
 
 
 def boards_of_ray(directory: Path) -> Iterator[dict[str, Any]]:
-    """Ray's own dashboards, which it writes when it starts, without the one whose uid was given to ours."""
+    """Ray's own dashboards, which it writes when it starts, without the one whose uid was given to ours.
+
+    Raises:
+        PushError: there are none, or a file is no dashboard.
+    """
     ours = {board.uid for board in BOARDS}
-    for path in sorted(directory.glob("*.json")):
-        board = json.loads(path.read_text())
-        if board["uid"] not in ours:
+    paths = sorted(directory.glob("*.json"))
+    if not paths:
+        raise PushError(f"no dashboards (*.json) in {directory}; Ray writes them when it starts")
+    for path in paths:
+        try:
+            board = json.loads(path.read_text())
+            uid = board["uid"]
+        except (ValueError, TypeError, KeyError):
+            raise PushError(f"{path} is no Grafana dashboard") from None
+        if uid not in ours:
             yield board

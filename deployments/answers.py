@@ -158,7 +158,7 @@ class EngineResponse(Response):
         # Of what an engine failed to begin, the key pays nothing.
         served = self._started or (used_tokens is not None and outcome is not Outcome.ENGINE_FAILED)
         self._admitted.close(outcome, used_tokens, served, error)
-        self._dispatch.observe(self._record(outcome if error is None else str(error.code), used_tokens))
+        self._dispatch.observe(self._record(_told(outcome, error, failure), used_tokens))
 
     def _record(self, outcome: str, used_tokens: int | None) -> RequestRecord:
         admitted, lease, arrived_s = self._admitted, self._lease, self._dispatch.arrived_s
@@ -268,6 +268,13 @@ class EngineResponse(Response):
             error = {**body["error"], "type": "error", "sequence_number": 0}
             return b"event: error\ndata: " + json.dumps(error).encode() + b"\n\n"
         return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+def _told(outcome: Outcome, error: ApiError | None, failure: BaseException | None) -> str:
+    """What the client was told: not every error has a code, and an unexpected one is no leaving client."""
+    if error is not None:
+        return error.code or error.error_type
+    return outcome if failure is None else "internal_error"
 
 
 def _abandon(connecting: asyncio.Task[tuple[aiohttp.ClientResponse, EngineAnswer]]) -> None:

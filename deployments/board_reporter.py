@@ -27,7 +27,8 @@ Send = Callable[[IngressReport], Awaitable[list[int]]]
 
 
 class BoardReporter:
-    """Bounded: what the board does not take in time is lost, but never the counts of frequent prefixes' content.
+    """Bounded: what the board does not take in time is lost, but for the content of frequent prefixes, which the board
+    asks for until it has it.
 
     Args:
         ingress: this replica's unique id.

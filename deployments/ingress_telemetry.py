@@ -29,6 +29,7 @@ _ERRORS = (
     "no_ready_engine",
     "timeout",
     "invalid_request_error",
+    "internal_error",
 )
 _OUTCOMES = frozenset((*Outcome, *Refusal, *_ERRORS))
 _ENGINES = (RequestPath.HOT, RequestPath.COLD)

@@ -94,9 +94,10 @@ class LiveFeed:
             while now() < ends_s and (queue in self._listeners or not queue.empty()):
                 try:
                     async with asyncio.timeout(min(ends_s - now(), self._heartbeat_s)):
-                        yield await queue.get()
+                        told = await queue.get()
                 except TimeoutError:
-                    yield b": alive\n\n"
+                    told = b": alive\n\n"
+                yield told  # outside of the timeout, which would cancel whoever takes long to send this
         finally:
             self._listeners.discard(queue)
 

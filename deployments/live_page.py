@@ -54,7 +54,7 @@ class LivePage:
         return Response(body, headers=self._headers, media_type=f"{kind}; charset=utf-8")
 
     def events(self, request: Request, client: Client) -> Response:
-        """Server-sent events that do not end of themselves.
+        """Server-sent events; the stream ends now and then, and the page comes back.
 
         Raises:
             PermissionDeniedError: the key may not watch: what it would see is every client's traffic.

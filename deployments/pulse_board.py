@@ -65,7 +65,7 @@ class PulseBoard:
         self._ticking = asyncio.create_task(self._tick())
         wanted = PolicyChanges(lambda: last_decisions(application, RayStore()))
         came = ReplicaChanges(counts_from_serve(application, names))
-        self._polling = asyncio.create_task(self._poll(lambda: [*wanted(), *came()]))
+        self._polling = [asyncio.create_task(self._poll(changes)) for changes in (wanted, came)]
 
     async def report(self, report: IngressReport) -> list[int]:
         """An ingress's second; returns the keys of prefixes whose content is wanted."""
@@ -109,6 +109,7 @@ class PulseBoard:
         """Serve calls this when the replica stops."""
         if hasattr(self, "_ticking"):
             self._ticking.cancel()
-            self._polling.cancel()
+            for polling in self._polling:
+                polling.cancel()
         if hasattr(self, "_subscriber"):
             self._subscriber.close()

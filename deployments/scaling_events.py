@@ -55,17 +55,22 @@ class PolicyChanges:
 
     def __init__(self, decisions: Callable[[], Mapping[str, DecisionRecord]]) -> None:
         self._decisions = decisions
-        self._known: dict[str, float | None] | None = None
+        self._known: Mapping[str, DecisionRecord] | None = None
 
     def __call__(self) -> Sequence[ScalingEvent]:
-        decisions = self._decisions()
-        before, self._known = self._known, {path: decision.changed_at_s for path, decision in decisions.items()}
-        return [
-            ScalingEvent(RequestPath(path), decision.current_replicas, decision.desired_replicas, _reason(decision))
-            for path, decision in decisions.items()
-            if before is not None and decision.changed_at_s not in (None, before.get(path))
-        ]
+        before, self._known = self._known, self._decisions()
+        if before is None:
+            return []
+        events = (_event(path, decision, before.get(path)) for path, decision in self._known.items())
+        return [event for event in events if event is not None]
 
 
-def _reason(decision: DecisionRecord) -> str:
-    return f"{'would_be_wanted' if decision.dry_run else 'wanted'}: {decision.reason}"
+def _event(path: str, decision: DecisionRecord, before: DecisionRecord | None) -> ScalingEvent | None:
+    """What the policy wants against what it wanted: replicas that run may be neither yet."""
+    if decision.changed_at_s in (None, before and before.changed_at_s):
+        return None
+    wanted = decision.target_replicas if before is None else before.desired_replicas
+    if wanted == decision.desired_replicas:
+        return None
+    reason = f"{'would_be_wanted' if decision.dry_run else 'wanted'}: {decision.reason}"
+    return ScalingEvent(RequestPath(path), wanted, decision.desired_replicas, reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 
@@ -59,4 +60,4 @@ def quantile(rising: Sequence[float], share: float) -> float | None:
     """The nearest-rank quantile; None of nothing."""
     if not rising:
         return None
-    return round(rising[min(len(rising) - 1, int(share * len(rising)))], 4)
+    return round(rising[max(0, math.ceil(share * len(rising)) - 1)], 4)

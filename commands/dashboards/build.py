@@ -17,7 +17,7 @@ from commands.dashboards.options import runbook_option
 )
 @runbook_option
 def build(directory: Path | None, runbook: str) -> None:
-    """Write grafana/*.json (to import by hand) and prometheus/rules.yaml (for Prometheus's rule_files)."""
+    """Write grafana/*.json (to import by hand), prometheus/rules.yaml (for Prometheus's rule_files) and panels.md."""
     from dashboards import generated
 
     directory = directory or generated.DIRECTORY

@@ -41,7 +41,9 @@ function drawVerdict() {
   let health = now.health;
   const sentences = [];
   if (connection !== "live") sentences.push("What you see is old: the page hears nothing from the board.");
-  sentences.push(condition(engines, now));
+  const alike = Object.entries(conditions).filter(([, { health: each }]) => each === now.health);
+  const named = now.health === "steady" ? alike.slice(0, 1) : alike; // whose sentence speaks of both
+  sentences.push(...named.map(([name, each]) => condition(name, each)));
   const pressed = Object.entries(history.last?.engines ?? {}).filter(([, sample]) => (sample.level ?? 0) > 0);
   const levels = new Set(pressed.map(([, { level }]) => level));
   for (const level of levels) {
@@ -51,7 +53,7 @@ function drawVerdict() {
   const stale = Object.values(history.latest.replicas).filter((replica) => replica.stale).length;
   if (stale) sentences.push(`${stale} ${stale === 1 ? "replica is" : "replicas are"} silent.`);
   if (ingresses === 0) sentences.push("No ingress reports: requests and queues are unknown.");
-  if (health === "steady" && (pressed.length || stale)) health = "low";
+  if ((health === "steady" || health === "idle") && (pressed.length || stale)) health = "low";
   if (connection !== "live") health = "unknown";
   const verdict = byId("verdict");
   verdict.dataset.health = health;

@@ -26,8 +26,7 @@ export class Stream {
     let wait = FIRST_WAIT_MS;
     while (!this.stopped) {
       try {
-        await this.#listen(() => { wait = FIRST_WAIT_MS; });
-        continue; // the server ends a stream now and then
+        await this.#listen(() => { wait = FIRST_WAIT_MS; }); // the server ends a stream now and then
       } catch (error) {
         if (this.stopped) return;
         this.handlers.state("lost", error.words ?? "server unreachable, trying again");

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from niquests.exceptions import ConnectTimeout, RequestException
 
 from commands.main import main
 from dashboards.alerts import ALERTS, RULE_GROUP
 from dashboards.catalogue import BOARDS
+from dashboards.grafana_errors import PushError, explained
 from dashboards.publish import FOLDER_UID
 from tests.grafana_stand_in import PASSWORD, TOKEN, USER, VIEWER_TOKEN, GrafanaStandIn
 
@@ -181,9 +183,13 @@ def test_a_grafana_under_a_path_is_found_there() -> None:
         assert push(grafana.url + "/").exit_code == 0
 
 
-@pytest.mark.parametrize("url", ["grafana:3000", "http://", "ftp://grafana"])
+@pytest.mark.parametrize(
+    "url", ["grafana:3000", "http://", "ftp://grafana", "http://[", "http://grafana:port", "http://u:hidden@h:0"]
+)
 def test_an_address_that_is_none_is_said_to_be_none(url: str) -> None:
-    assert_one_line(push(url), "is no address of a Grafana server")
+    outcome = push(url)
+    assert_one_line(outcome, "is no address of a Grafana server")
+    assert "hidden" not in outcome.output
 
 
 def test_without_any_credentials_the_command_says_what_to_set(grafana: GrafanaStandIn) -> None:
@@ -263,6 +269,23 @@ def test_rays_own_dashboards_are_pushed_but_for_the_one_that_lent_its_uid(
     pushed(grafana, "--ray-dashboards", str(tmp_path))
     assert grafana.boards["rayServeDashboard"]["title"] == "Ray serve"
     assert grafana.boards[SERVING]["title"] == "KVPulse: serving"
+
+
+@pytest.mark.parametrize("content", [None, "not JSON", "[]", "{}"])
+def test_a_folder_without_rays_dashboards_is_said_to_be_one(
+    grafana: GrafanaStandIn, tmp_path: Path, content: str | None
+) -> None:
+    if content is not None:
+        (tmp_path / "serve_grafana_dashboard.json").write_text(content)
+    outcome = push(grafana, "--prometheus-url", PROMETHEUS, "--ray-dashboards", str(tmp_path))
+    assert_one_line(outcome, "no dashboards (*.json) in" if content is None else "is no Grafana dashboard")
+    assert grafana.written == []
+
+
+@pytest.mark.parametrize("error", [RequestException(), RequestException(""), ConnectTimeout()])
+def test_an_error_without_words_is_named(error: RequestException) -> None:
+    with pytest.raises(PushError, match=f"cannot be reached: {type(error).__name__}"), explained("http://grafana"):
+        raise error
 
 
 def assert_one_line(outcome: Result, text: str) -> None:

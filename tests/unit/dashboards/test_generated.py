@@ -13,8 +13,8 @@ from dashboards import generated
 def test_the_committed_files_are_what_the_code_makes() -> None:
     committed = {
         str(path.relative_to(generated.DIRECTORY)): path.read_text()
-        for folder in ("grafana", "prometheus")
-        for path in (generated.DIRECTORY / folder).iterdir()
+        for pattern in ("grafana/*", "prometheus/*", "*.md")
+        for path in generated.DIRECTORY.glob(pattern)
     }
     assert committed == generated.files(), "run `kvpulse dashboards build`"
 

@@ -113,6 +113,15 @@ def test_a_collapse_is_seen_by_colour_by_shape_and_in_words(board: ScriptedBoard
         assert not visit.faults
 
 
+def test_two_collapsed_caches_are_both_named(board: ScriptedBoard, visited: Visited) -> None:
+    with visited() as visit:
+        loaded(visit)
+        for _ in range(20):
+            board.second({HOT: 0.2, COLD: 0.1})
+        visit.wait_text("#verdict", "The hot cache has collapsed")
+        visit.wait_text("#verdict", "The cold cache has collapsed")
+
+
 def test_silent_replicas_and_missing_ingresses_are_unknown_and_not_zero(board: ScriptedBoard, visited: Visited) -> None:
     with visited() as visit:
         loaded(visit)

@@ -120,6 +120,15 @@ async def test_a_page_that_reads_slowly_is_dropped_and_costs_no_memory() -> None
     assert len([block async for block in stream]) == MOST_QUEUED
 
 
+async def test_a_page_that_takes_longer_than_a_heartbeat_to_read_is_not_cancelled() -> None:
+    board = ScriptedBoard()
+    read = 0
+    async for _ in feed(board, poll_s=0.01, heartbeat_s=0.02, stream_s=0.2).listen(None):
+        await asyncio.sleep(0.05)
+        read += 1
+    assert read > 2
+
+
 async def test_closing_ends_all_streams() -> None:
     open_feed = feed(ScriptedBoard(), poll_s=60)
     stream = open_feed.listen(None)

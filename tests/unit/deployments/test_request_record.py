@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from starlette.responses import JSONResponse
 
@@ -9,7 +11,7 @@ from app.decisions.routing import RoutingReason
 from app.errors import ApiError
 from app.requests import Refusal
 from deployments.request_record import RequestRecord, log_request, observed_by
-from tests.answers_rig import DEAD, setting
+from tests.answers_rig import DEAD, Client, setting
 from tests.fakes import ServeApp, events
 from tests.gates import COLD, HOT, Door, triaged
 
@@ -41,6 +43,27 @@ async def test_a_request_that_engines_failed_is_told_once_with_the_error_that_it
         await scene.answer()
     await scene.released()
     assert [record.outcome for record in scene.records] == [failure.value.code]
+
+
+async def test_an_error_without_a_code_is_told_by_its_type(serve_app: ServeApp) -> None:
+    scene = await setting(serve_app, JSONResponse({"error": {"message": "no such field", "code": 400}}, 400))
+    with pytest.raises(ApiError, match="no such field"):
+        await scene.answer()
+    await scene.released()
+    assert [record.outcome for record in scene.records] == ["invalid_request_error"]
+
+
+async def test_an_unexpected_error_is_not_taken_for_a_client_that_left(serve_app: ServeApp) -> None:
+    class Fails(Client):
+        async def send(self, message: Any) -> None:
+            raise RuntimeError("unexpected")
+
+    scene = await setting(serve_app, events("1", "[DONE]"))
+    scene.client = Fails()
+    with pytest.raises(RuntimeError, match="unexpected"):
+        await scene.answer()
+    await scene.released()
+    assert [record.outcome for record in scene.records] == ["internal_error"]
 
 
 async def test_a_refusal_is_told_with_its_reason() -> None:

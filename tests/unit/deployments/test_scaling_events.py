@@ -43,10 +43,22 @@ def decision(desired: int, changed_at_s: float | None, dry_run: bool = False) ->
 def test_a_decision_is_told_once_with_its_reason_and_those_before_the_first_look_are_not() -> None:
     told = iter([{"hot": decision(2, 1.0)}, {"hot": decision(2, 1.0)}, {"hot": decision(3, 2.0)}, {}])
     changes = PolicyChanges(lambda: next(told))
-    assert [list(changes()) for _ in range(4)] == [[], [], [ScalingEvent(HOT, 1, 3, "wanted: demand")], []]
+    assert [list(changes()) for _ in range(4)] == [[], [], [ScalingEvent(HOT, 2, 3, "wanted: demand")], []]
 
 
 def test_the_first_decision_of_all_is_told_and_a_dry_run_says_so() -> None:
     told = iter([{}, {"cold": decision(1, None)}, {"cold": decision(2, 5.0, dry_run=True)}])
     changes = PolicyChanges(lambda: next(told))
     assert [list(changes()) for _ in range(3)] == [[], [], [ScalingEvent(COLD, 1, 2, "would_be_wanted: demand")]]
+
+
+def test_what_is_wanted_is_told_against_what_was_wanted_not_against_what_runs_so_far() -> None:
+    told = iter([{"hot": decision(3, 1.0)}, {"hot": decision(1, 2.0)}])
+    changes = PolicyChanges(lambda: next(told))
+    assert [list(changes()) for _ in range(2)] == [[], [ScalingEvent(HOT, 3, 1, "wanted: demand")]]
+
+
+def test_a_wish_that_was_taken_back_between_two_looks_is_none() -> None:
+    told = iter([{"hot": decision(3, 1.0)}, {"hot": decision(3, 5.0)}])
+    changes = PolicyChanges(lambda: next(told))
+    assert [list(changes()) for _ in range(2)] == [[], []]
