@@ -58,6 +58,6 @@ _DEMAND = Row(
 SCALING = Board(
     "kvpulse-scaling",
     "KVPulse: scaling",
-    "Demand, forecast and replicas. The policy runs in the Serve controller and reports for all applications.",
+    "Demand, forecast and replicas. The policy runs in the Serve controller.",
     (_REPLICAS, _DEMAND),
 )

@@ -185,5 +185,5 @@ _books: dict[str, ScalingBook] = {}
 def book_of(app_name: str) -> ScalingBook:
     """The one book of an application in this process."""
     if app_name not in _books:
-        _books[app_name] = ScalingBook(ScalingMetrics(), DecisionPublisher(app_name, RayStore()))
+        _books[app_name] = ScalingBook(ScalingMetrics(app_name), DecisionPublisher(app_name, RayStore()))
     return _books[app_name]
