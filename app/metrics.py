@@ -235,7 +235,7 @@ DESIRED_REPLICAS = _gauge(
 SCALING_DECISIONS = _counter(
     "kvpulse_scaling_decisions_total",
     "{decision}",
-    "Changes that the policy asked for, by why.",
+    "Changes that the policy asked for, and times that it began to hold the number, by why.",
     "application",
     "engines",
     "reason",

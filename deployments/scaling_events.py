@@ -47,7 +47,8 @@ class ReplicaChanges:
 
 
 class PolicyChanges:
-    """Decisions for another number of replicas since it was last asked. The first answer is what there was before.
+    """Decisions for another number of replicas, or to hold it, since it was last asked. The first answer is what there
+    was before.
 
     Args:
         decisions: the last one of each path.
@@ -55,17 +56,24 @@ class PolicyChanges:
 
     def __init__(self, decisions: Callable[[], Mapping[str, DecisionRecord]]) -> None:
         self._decisions = decisions
-        self._known: dict[str, float | None] | None = None
+        self._known: dict[str, float] | None = None
 
     def __call__(self) -> Sequence[ScalingEvent]:
         decisions = self._decisions()
-        before, self._known = self._known, {path: decision.changed_at_s for path, decision in decisions.items()}
+        before, self._known = self._known, {path: _told_at_s(decision) for path, decision in decisions.items()}
         return [
             ScalingEvent(RequestPath(path), decision.current_replicas, decision.desired_replicas, _reason(decision))
             for path, decision in decisions.items()
-            if before is not None and decision.changed_at_s not in (None, before.get(path))
+            if before is not None and _told_at_s(decision) not in (0.0, before.get(path))
         ]
 
 
+def _told_at_s(decision: DecisionRecord) -> float:
+    """Wall clock; 0 before there was anything to tell."""
+    return max(decision.changed_at_s or 0.0, decision.held_at_s or 0.0)
+
+
 def _reason(decision: DecisionRecord) -> str:
+    if (decision.held_at_s or 0.0) > (decision.changed_at_s or 0.0):
+        return f"held: {decision.reason}"
     return f"{'would_be_wanted' if decision.dry_run else 'wanted'}: {decision.reason}"

@@ -36,6 +36,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
         current_replicas: that run.
         target_replicas: that Serve had been asked for.
         changed_at_s: wall clock of the last decision that asked for another number; None since there was none.
+        held_at_s: likewise, that began to hold the number for a reason.
         dry_run: nobody acted on it.
         inputs: the figures behind it.
     """
@@ -46,6 +47,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     decided_at_s: float
     changed_at_s: float | None
+    held_at_s: float | None = None
     dry_run: bool
     inputs: dict[str, float]
 
@@ -101,7 +103,8 @@ class ScalingMetrics:
             kind = ray.Counter if metric.kind is metrics.Kind.COUNTER else ray.Gauge
             self._instruments[metric.name] = kind(metric.name, description=metric.help, tag_keys=metric.labels)
 
-    def record(self, decision: ScalingDecision, changed: bool) -> None:
+    def record(self, decision: ScalingDecision, counts: bool) -> None:
+        """`counts`: it is one for `SCALING_DECISIONS`; those between only repeat it."""
         tags = {**self._application, "engines": str(decision.path)}
         self._instruments[metrics.DESIRED_REPLICAS.name].set(decision.desired_replicas, tags=tags)
         for metric, figure in (
@@ -110,15 +113,15 @@ class ScalingMetrics:
         ):
             if figure is not None:
                 self._instruments[metric.name].set(figure, tags=tags)
-        self._count(decision, tags, changed)
+        self._count(decision, tags, counts)
 
-    def _count(self, decision: ScalingDecision, tags: dict[str, str], changed: bool) -> None:
+    def _count(self, decision: ScalingDecision, tags: dict[str, str], counts: bool) -> None:
         decisions = self._instruments[metrics.SCALING_DECISIONS.name]
         if decision.path not in self._counted_from_zero:
             self._counted_from_zero.add(decision.path)
             for reason in ScalingReason:  # changes are rare, and a rate misses the first of a series that was not there
                 decisions._record(0, tags={**tags, "reason": str(reason)})  # `inc` refuses 0
-        if changed:
+        if counts:
             decisions.inc(tags={**tags, "reason": str(decision.reason)})
 
 

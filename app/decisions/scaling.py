@@ -31,6 +31,14 @@ class ScalingReason(StrEnum):
     BOUNDS = "bounds"  # of the configuration
     BUDGET = "budget"  # of devices, shared by the paths
 
+    @property
+    def holds(self) -> bool:
+        """Something keeps the number of replicas from what it would be."""
+        return self in _HOLDS
+
+
+_HOLDS = frozenset((ScalingReason.COLLAPSE_HOLD, ScalingReason.STALE_HOLD, ScalingReason.BOUNDS, ScalingReason.BUDGET))
+
 
 @dataclass(frozen=True, slots=True)
 class ScalingDecision:

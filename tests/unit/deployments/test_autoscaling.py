@@ -102,8 +102,8 @@ class FakeMetrics:
     def __init__(self) -> None:
         self.recorded: list[tuple[ScalingDecision, bool]] = []
 
-    def record(self, decision: ScalingDecision, changed: bool) -> None:
-        self.recorded.append((decision, changed))
+    def record(self, decision: ScalingDecision, counts: bool) -> None:
+        self.recorded.append((decision, counts))
 
 
 class Rig:
@@ -205,6 +205,42 @@ def test_a_change_is_logged_in_one_line_with_its_reason(caplog: pytest.LogCaptur
     lines = [record.message for record in caplog.records if record.message.startswith("Scaling")]
     assert len(lines) == 1
     assert lines[0].startswith("Scaling hot engines from 1 to 3: demand {")
+
+
+def test_a_hold_is_told_when_it_begins_and_once_while_it_comes_and_goes(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    with caplog.at_level("INFO", "ray.serve"):
+        for seconds in range(40):
+            age_s = 60.0 if seconds % 10 > 5 else 1.0
+            rig.tick(seconds, context("HotEngine", BUSY, now_s=NOW_S + seconds, age_s=age_s), tokens_per_s=100)
+    lines = [record.message for record in caplog.records if record.message.startswith("Scaling")]
+    assert len(lines) == 1
+    assert lines[0].startswith("Scaling hot engines held at 1: stale_hold {")
+    assert [decision.reason for decision, counts in rig.metrics.recorded if counts] == ["stale_hold"]
+
+
+def test_the_first_decision_waits_until_every_deployment_has_been_asked() -> None:
+    """Else the first path that is asked could take what the other one holds."""
+    rig = Rig()
+    rig.tick(0)
+    assert rig.metrics.recorded == []
+    rig.tick(1)
+    assert [decision.path for decision, _ in rig.metrics.recorded] == ["hot"]
+
+
+def test_a_path_whose_number_has_been_fixed_has_no_last_decision_any_more() -> None:
+    rig = Rig()
+    for seconds in range(3):
+        rig.book.desired(context("ColdEngine", BUSY, now_s=NOW_S + seconds))
+        rig.tick(seconds)
+    settings = {"rules": RULES, "fixed_replicas": {"cold": 1}}
+    rig.hot = CacheAwareScalingPolicy(settings, lambda app: rig.book)
+    rig.ingress = CacheAwareScalingPolicy(settings, lambda app: rig.book)
+    for seconds in range(3, 12):
+        rig.tick(seconds)
+    while set(last_decisions(APP, rig.store)) != {"hot"}:
+        assert rig.store.written.wait(10)
+        rig.store.written.clear()
 
 
 def test_the_last_decisions_can_be_read_by_others() -> None:

@@ -27,14 +27,21 @@ def test_a_deployment_that_is_unknown_for_a_while_has_not_changed() -> None:
     assert [list(changes()) for _ in range(3)] == [[], [], []]
 
 
-def decision(desired: int, changed_at_s: float | None, dry_run: bool = False) -> DecisionRecord:
+def decision(
+    desired: int,
+    changed_at_s: float | None,
+    dry_run: bool = False,
+    reason: str = "demand",
+    held_at_s: float | None = None,
+) -> DecisionRecord:
     return DecisionRecord(
         desired_replicas=desired,
         current_replicas=1,
         target_replicas=1,
-        reason="demand",
+        reason=reason,
         decided_at_s=100.0,
         changed_at_s=changed_at_s,
+        held_at_s=held_at_s,
         dry_run=dry_run,
         inputs={},
     )
@@ -50,3 +57,10 @@ def test_the_first_decision_of_all_is_told_and_a_dry_run_says_so() -> None:
     told = iter([{}, {"cold": decision(1, None)}, {"cold": decision(2, 5.0, dry_run=True)}])
     changes = PolicyChanges(lambda: next(told))
     assert [list(changes()) for _ in range(3)] == [[], [], [ScalingEvent(COLD, 1, 2, "would_be_wanted: demand")]]
+
+
+def test_a_hold_is_told_with_what_holds() -> None:
+    held = decision(1, 1.0, reason="budget", held_at_s=2.0)
+    told = iter([{"hot": decision(1, 1.0)}, {"hot": held}, {"hot": held}])
+    changes = PolicyChanges(lambda: next(told))
+    assert [list(changes()) for _ in range(3)] == [[], [ScalingEvent(HOT, 1, 1, "held: budget")], []]
