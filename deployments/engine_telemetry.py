@@ -79,8 +79,8 @@ class EngineTelemetry:
         stats = EngineStats(
             kv_usage_ratio=load.kv_usage_ratio,
             queued_prefill_tokens=load.queued_prefill_tokens,
-            running_requests=load.running_requests,
-            waiting_requests=load.waiting_requests,
+            running_sequences=load.running_requests,
+            waiting_sequences=load.waiting_requests,
             computed_tokens_per_s=computed,
             busy_ratio=min(1.0, busy),
             preemptions_per_s=preempted,

@@ -173,13 +173,14 @@ class ScalingBook:
 def reports(context: AutoscalingContext, kind: type[Stats], now_s: float) -> Iterator[Report[Stats]]:
     """What the deployment's running replicas have said, averaged over Serve's look-back window.
 
-    A replica that has said less than `kind` asks for has said nothing.
+    A replica that has said less than `kind` asks for has said nothing. What Serve has counted itself does not make the
+    rest any younger.
     """
     told: dict[Any, dict[str, float]] = {}
     newest_s: dict[Any, float] = {}
     for name, by_replica in (context.raw_metrics or {}).items():
         for replica, series in by_replica.items():
-            if series:
+            if series and name in kind.__struct_fields__:
                 told.setdefault(replica, {})[name] = sum(point.value for point in series) / len(series)
                 newest_s[replica] = max(newest_s.get(replica, 0.0), series[-1].timestamp)
     for replica, values in told.items():

@@ -10,7 +10,14 @@ from typing import Any
 import cloudpickle
 import msgspec
 import pytest
-from ray.serve._private.common import DeploymentID, ReplicaID, TimeStampedValue
+from ray.serve._private.common import (
+    ONGOING_REQUESTS_KEY,
+    QUEUED_REQUESTS_KEY,
+    RUNNING_REQUESTS_KEY,
+    DeploymentID,
+    ReplicaID,
+    TimeStampedValue,
+)
 from ray.serve.config import AutoscalingContext
 
 from app.config.scaling import ScalingConfig
@@ -29,8 +36,8 @@ RULES: dict[str, Any] = {"capacity_tokens_per_s": 1000.0, "smoothing_s": 1.0}
 BUSY = EngineStats(
     kv_usage_ratio=0.3,
     queued_prefill_tokens=0,
-    running_requests=4,
-    waiting_requests=0,
+    running_sequences=4,
+    waiting_sequences=0,
     computed_tokens_per_s=1000,
     busy_ratio=1.0,
     preemptions_per_s=0,
@@ -179,6 +186,22 @@ def test_reports_are_averaged_and_as_old_as_the_last_one() -> None:
     [report] = reports(context("HotEngine", BUSY, age_s=3.0), EngineStats, NOW_S)
     assert report.stats == BUSY
     assert report.age_s == pytest.approx(3.0)
+
+
+def test_what_serve_counts_itself_makes_no_old_report_young() -> None:
+    told = context("HotEngine", BUSY, age_s=30.0)
+    own = context("HotEngine", values={RUNNING_REQUESTS_KEY: 1.0}, age_s=0.0)
+    assert told.raw_metrics is not None and own.raw_metrics is not None
+    told.raw_metrics[RUNNING_REQUESTS_KEY] = own.raw_metrics[RUNNING_REQUESTS_KEY]
+    [report] = reports(told, EngineStats, NOW_S)
+    assert report.age_s == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize("kind", [EngineStats, IngressStats])
+def test_no_figure_of_ours_has_the_name_of_one_of_serves(kind: type[EngineStats | IngressStats]) -> None:
+    """Serve would count it as its own ongoing requests."""
+    serves = {RUNNING_REQUESTS_KEY, ONGOING_REQUESTS_KEY, QUEUED_REQUESTS_KEY}
+    assert not serves & set(kind.__struct_fields__)
 
 
 def test_half_a_report_is_none_and_serves_own_counts_are_no_report() -> None:
