@@ -224,23 +224,34 @@ DEVICE_PCIE = _gauge(
     "kvpulse_device_pcie_bytes_per_second", "By/s", "Traffic between host and device.", "device", "direction"
 )
 
-# Scaling, from the Serve controller.
+# Scaling, from the Serve controller, which belongs to no application and so says of which one it speaks.
 DESIRED_REPLICAS = _gauge(
     "kvpulse_desired_replicas",
     "{replica}",
     "What the autoscaling policy wants; in a dry run, what it would.",
+    "application",
     "engines",
 )
 SCALING_DECISIONS = _counter(
-    "kvpulse_scaling_decisions_total", "{decision}", "Changes that the policy asked for, by why.", "engines", "reason"
+    "kvpulse_scaling_decisions_total",
+    "{decision}",
+    "Changes that the policy asked for, and times that it began to hold the number, by why.",
+    "application",
+    "engines",
+    "reason",
 )
 DEMAND_TOKENS = _gauge(
-    "kvpulse_demand_tokens_per_second", "{token}/s", "Prompt and answer tokens that arrive.", "engines"
+    "kvpulse_demand_tokens_per_second",
+    "{token}/s",
+    "Prompt and answer tokens that arrive.",
+    "application",
+    "engines",
 )
 FORECAST_TOKENS = _gauge(
     "kvpulse_forecast_tokens_per_second",
     "{token}/s",
     "Upper bound of what is expected to arrive by the time a new replica would be ready.",
+    "application",
     "engines",
 )
 

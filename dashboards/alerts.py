@@ -150,8 +150,8 @@ def _refused() -> str:
 
 
 def _missing_replicas() -> str:
-    wanted = _5M.highest(metrics.DESIRED_REPLICAS, "engines")
-    return f"{wanted} - ({zero_if_absent(_5M.reporting(metrics.KV_BLOCKS, 'engines'), wanted)})"
+    wanted = _5M.highest(metrics.DESIRED_REPLICAS, *_BY)
+    return f"{wanted} - ({zero_if_absent(_5M.reporting(metrics.KV_BLOCKS, *_BY), wanted)})"
 
 
 ALERTS: tuple[Alert, ...] = (
@@ -268,7 +268,7 @@ ALERTS: tuple[Alert, ...] = (
         _missing_replicas(),
         0,
         15,
-        "Wanted {{ $labels.engines }} replicas do not start",
+        f"Wanted replicas do not start: {_ENGINES}",
         "The policy has wanted VALUE more replicas than run for a quarter of an hour.",
     ),
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from app.metrics import SCALING_METRICS, Kind, Metric
+from app.metrics import Kind, Metric
 
 RAY_LABELS = ("application", "deployment", "replica")
 
@@ -73,9 +73,7 @@ class PromQL:
     def _series(self, metric: Metric, kind: Kind, equal: dict[str, str], *further: str, suffix: str = "") -> str:
         if metric.kind is not kind:
             raise ValueError(f"{metric.name} is a {metric.kind}, not a {kind}")
-        chosen = [
-            f'{label}=~"{_widened(metric, label, value)}"' for label, value in self.selection if _has(metric, label)
-        ]
+        chosen = [f'{label}=~"{value}"' for label, value in self.selection if _has(metric, label)]
         chosen += [f'{_known(metric, label)}="{value}"' for label, value in equal.items()]
         inside = ",".join([*chosen, *further])
         return f"{metric.ray_name}{suffix}{{{inside}}}" if inside else f"{metric.ray_name}{suffix}"
@@ -104,8 +102,3 @@ def _known(metric: Metric, label: str) -> str:
     if not _has(metric, label) and label != "le":
         raise ValueError(f"{metric.name} has no label {label!r}; it has {', '.join((*metric.labels, *RAY_LABELS))}")
     return label
-
-
-def _widened(metric: Metric, label: str, value: str) -> str:
-    """The Serve controller, which scales, belongs to no application: its series are chosen with any."""
-    return f"{value}|" if metric in SCALING_METRICS and label in RAY_LABELS else value

@@ -20,8 +20,9 @@ _REPLICAS = Row(
             ),
         ),
         Panel(
-            "Changes by reason",
-            "Changes that the policy asked for. A steady alternation up and down is a target too close to the load.",
+            "Decisions by reason",
+            "Changes that the policy asked for, and holds: bounds, budget, reports that are missing, a cache that "
+            "collapses. A steady alternation up and down is a target too close to the load.",
             PER_S,
             (Target(QUERIES.rate(metrics.SCALING_DECISIONS, "engines", "reason"), "{{engines}}: {{reason}}"),),
             needs=Needs.EVENT,
@@ -58,6 +59,6 @@ _DEMAND = Row(
 SCALING = Board(
     "kvpulse-scaling",
     "KVPulse: scaling",
-    "Demand, forecast and replicas. The policy runs in the Serve controller and reports for all applications.",
+    "Demand, forecast and replicas. The policy runs in the Serve controller.",
     (_REPLICAS, _DEMAND),
 )

@@ -94,8 +94,9 @@ class EngineReplica:
         self._server = PrivateServer(self._answers, _bind_address())
         await self._server.start()
         _make_nice(spec.niceness)
+        statistics.serving = False
         tokens = await prewarmed(self._engine, RequestPath(spec.path), spec.prewarm)
-        self._measured.prewarmed_tokens.add(tokens, spec.path)
+        self._measured.serves(tokens)
         logger.info("%s engine ready after %.1f s", spec.path, time.monotonic() - began)
 
     def _start_measuring(self, spec: EngineSpec, statistics: StepStatistics) -> None:

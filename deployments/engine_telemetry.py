@@ -59,11 +59,18 @@ class EngineTelemetry:
         self._load = load
         self._ledger = ledger
         self._busy = busy
+        self._clock = clock
         self._hits = Lately(HIT_RATIO_WINDOW_S, clock, 0, 0)
         self._rates = Lately(RATES_WINDOW_S, clock, *self._rising())
-        self.prewarmed_tokens = telemetry.tally(metrics.PREWARMED_TOKENS, self._labels)
+        self._prewarmed_tokens = telemetry.tally(metrics.PREWARMED_TOKENS, self._labels)
         for metric, read in self._readings().items():
             telemetry.observe(metric, self._labelled(read))
+
+    def serves(self, prewarmed_tokens: int) -> None:
+        """From now on the engine works for requests. What kept it busy before says nothing of them."""
+        self._prewarmed_tokens.add(prewarmed_tokens, *self._labels)
+        self._rates = Lately(RATES_WINDOW_S, self._clock, *self._rising())
+        self._statistics.serving = True
 
     def stats(self) -> dict[str, float]:
         """`EngineStats` as Serve carries it: a value that is not known is not there."""
@@ -72,8 +79,8 @@ class EngineTelemetry:
         stats = EngineStats(
             kv_usage_ratio=load.kv_usage_ratio,
             queued_prefill_tokens=load.queued_prefill_tokens,
-            running_requests=load.running_requests,
-            waiting_requests=load.waiting_requests,
+            running_sequences=load.running_requests,
+            waiting_sequences=load.waiting_requests,
             computed_tokens_per_s=computed,
             busy_ratio=min(1.0, busy),
             preemptions_per_s=preempted,

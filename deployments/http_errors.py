@@ -15,6 +15,8 @@ from app.errors import ApiError, MethodNotAllowedError, NotFoundError
 
 logger = logging.getLogger("ray.serve")
 
+UNFORESEEN = "internal_error"  # the code of what nobody foresaw
+
 
 def error_response(error: ApiError) -> Response:
     """The HTTP answer to an error."""
@@ -70,5 +72,5 @@ class UnexpectedErrors:
             where = "".join(traceback.format_tb(error.__traceback__))
             logger.error("unexpected %s in the ingress at\n%s", type(error).__name__, where)
             if not started:
-                failure = ApiError("an unexpected error in the ingress; its log has the kind", code="internal_error")
+                failure = ApiError("an unexpected error in the ingress; its log has the kind", code=UNFORESEEN)
                 await error_response(failure)(scope, receive, send)

@@ -16,7 +16,7 @@ from ray import serve
 from app.config.keys import KeyRing
 from app.config.schema import AppConfig
 from app.decisions.admission import Guard
-from app.errors import ApiError, InvalidRequestError, NotFoundError, UnavailableError
+from app.errors import InvalidRequestError, NotFoundError, UnavailableError
 from app.requests import RequestPath
 from app.state.engines import EnginesState
 from app.state.quotas import Quotas
@@ -249,7 +249,7 @@ class Ingress:
             trace.triaged(triaged)
             self._measured.arrived(triaged)
             admitted = self._gate.admit(triaged, client, asked.timeout_s, asked.told)
-        except ApiError as error:
+        except BaseException as error:
             trace.refused(error)
             raise
         # From here to the response's own first step nothing is awaited: it closes what was admitted.

@@ -17,7 +17,7 @@ import msgspec
 from ray.serve.config import AutoscalingContext
 
 from app.config.scaling import ScalingConfig
-from app.decisions.scaling import FleetScaler, ScalingDecision
+from app.decisions.scaling import FleetScaler, ScalingDecision, ScalingReason
 from app.requests import RequestPath
 from app.state.fleet import Fleet, PathFleet, Report, Stats
 from app.state.scaling_inputs import EngineStats, IngressStats
@@ -32,6 +32,7 @@ ENGINES = {"HotEngine": RequestPath.HOT, "ColdEngine": RequestPath.COLD}
 _DECIDE_EVERY_S = 1.0
 _PUBLISH_EVERY_S = 5.0
 _FULL_AT = 16
+_SAME_HOLD_S = 60.0  # one that comes and goes within this is told once
 generations = count(1)  # of policies: the youngest knows the configuration that was deployed last
 
 
@@ -65,7 +66,9 @@ class ScalingBook:
         self._contexts: dict[str, AutoscalingContext] = {}
         self._decisions: dict[RequestPath, ScalingDecision] = {}
         self._records: dict[str, DecisionRecord] = {}
-        self._decided_s = self._published_s = float("-inf")
+        self._held_s: dict[tuple[RequestPath, ScalingReason], float] = {}
+        self._decided_s: float | None = None
+        self._published_s = float("-inf")
 
     def adopt(self, settings: ScalingSettings, generation: int) -> None:
         """Take over the settings of a policy if it is younger. What was learned under others is forgotten."""
@@ -73,13 +76,15 @@ class ScalingBook:
             self._generation = generation
             if settings != self._settings:
                 self._settings, self._scaler = settings, _scaler(settings)
-                self._contexts, self._decisions = {}, {}
-                self._decided_s = float("-inf")
+                self._contexts, self._decisions, self._records = {}, {}, {}
+                self._decided_s = None
 
     def desired(self, context: AutoscalingContext) -> int:
         """Replicas for the deployment of `context`; its target where nothing else has been decided."""
         now_s = float(context.current_time or 0.0)  # Serve always tells it
         self._contexts[context.deployment_name] = context
+        if self._decided_s is None:
+            self._decided_s = now_s  # a second later every deployment has been asked, and all paths are known
         if not 0 <= now_s - self._decided_s < _DECIDE_EVERY_S:
             self._decided_s = now_s
             self._decide(now_s)
@@ -96,8 +101,9 @@ class ScalingBook:
         news = now_s - self._published_s >= _PUBLISH_EVERY_S
         for path, decision in scaled.items():
             changed = self._is_change(decision, fleet.paths[path])
+            began_to_hold = self._begins_to_hold(decision, now_s) and not changed
             news |= changed or decision.reason != getattr(self._decisions.get(path), "reason", None)
-            self._note(decision, fleet.paths[path], now_s, changed)
+            self._note(decision, fleet.paths[path], now_s, changed, began_to_hold)
         self._decisions = scaled
         if news and self._records:
             self._published_s = now_s
@@ -110,8 +116,18 @@ class ScalingBook:
             return False
         return self._settings.rules.dry_run or decision.desired_replicas != path.target
 
-    def _note(self, decision: ScalingDecision, path: PathFleet, now_s: float, changed: bool) -> None:
-        self._metrics.record(decision, changed)
+    def _begins_to_hold(self, decision: ScalingDecision, now_s: float) -> bool:
+        if not decision.reason.holds:
+            return False
+        held = decision.path, decision.reason
+        last_s = self._held_s.get(held, float("-inf"))
+        self._held_s[held] = now_s
+        return now_s - last_s > _SAME_HOLD_S
+
+    def _note(
+        self, decision: ScalingDecision, path: PathFleet, now_s: float, changed: bool, began_to_hold: bool
+    ) -> None:
+        self._metrics.record(decision, counts=changed or began_to_hold)
         before = self._records.get(decision.path)
         self._records[str(decision.path)] = DecisionRecord(
             desired_replicas=decision.desired_replicas,
@@ -120,16 +136,16 @@ class ScalingBook:
             reason=str(decision.reason),
             decided_at_s=now_s,
             changed_at_s=now_s if changed else before.changed_at_s if before else None,
+            held_at_s=now_s if began_to_hold else before.held_at_s if before else None,
             dry_run=self._settings.rules.dry_run,
             inputs=dict(decision.details),
         )
-        if changed:
+        if changed or began_to_hold:
             logger.info(
-                "Scaling%s %s engines from %d to %d: %s %s",
+                "Scaling%s %s engines %s: %s %s",
                 " (dry run)" if self._settings.rules.dry_run else "",
                 decision.path,
-                path.target,
-                decision.desired_replicas,
+                f"from {path.target} to {decision.desired_replicas}" if changed else f"held at {path.target}",
                 decision.reason,
                 {name: round(figure, 3) for name, figure in decision.details.items()},
             )
@@ -157,13 +173,14 @@ class ScalingBook:
 def reports(context: AutoscalingContext, kind: type[Stats], now_s: float) -> Iterator[Report[Stats]]:
     """What the deployment's running replicas have said, averaged over Serve's look-back window.
 
-    A replica that has said less than `kind` asks for has said nothing.
+    A replica that has said less than `kind` asks for has said nothing. What Serve has counted itself does not make the
+    rest any younger.
     """
     told: dict[Any, dict[str, float]] = {}
     newest_s: dict[Any, float] = {}
     for name, by_replica in (context.raw_metrics or {}).items():
         for replica, series in by_replica.items():
-            if series:
+            if series and name in kind.__struct_fields__:
                 told.setdefault(replica, {})[name] = sum(point.value for point in series) / len(series)
                 newest_s[replica] = max(newest_s.get(replica, 0.0), series[-1].timestamp)
     for replica, values in told.items():
@@ -185,5 +202,5 @@ _books: dict[str, ScalingBook] = {}
 def book_of(app_name: str) -> ScalingBook:
     """The one book of an application in this process."""
     if app_name not in _books:
-        _books[app_name] = ScalingBook(ScalingMetrics(), DecisionPublisher(app_name, RayStore()))
+        _books[app_name] = ScalingBook(ScalingMetrics(app_name), DecisionPublisher(app_name, RayStore()))
     return _books[app_name]

@@ -47,7 +47,8 @@ class ReplicaChanges:
 
 
 class PolicyChanges:
-    """Decisions for another number of replicas since it was last asked. The first answer is what there was before.
+    """Decisions for another number of replicas, or to hold it, since it was last asked. The first answer is what there
+    was before.
 
     Args:
         decisions: the last one of each path.
@@ -67,10 +68,11 @@ class PolicyChanges:
 
 def _event(path: str, decision: DecisionRecord, before: DecisionRecord | None) -> ScalingEvent | None:
     """What the policy wants against what it wanted: replicas that run may be neither yet."""
-    if decision.changed_at_s in (None, before and before.changed_at_s):
-        return None
-    wanted = decision.target_replicas if before is None else before.desired_replicas
-    if wanted == decision.desired_replicas:
-        return None
-    reason = f"{'would_be_wanted' if decision.dry_run else 'wanted'}: {decision.reason}"
-    return ScalingEvent(RequestPath(path), wanted, decision.desired_replicas, reason)
+    desired = decision.desired_replicas
+    if decision.changed_at_s not in (None, before and before.changed_at_s):
+        wanted = decision.target_replicas if before is None else before.desired_replicas
+        reason = f"{'would_be_wanted' if decision.dry_run else 'wanted'}: {decision.reason}"
+        return None if wanted == desired else ScalingEvent(RequestPath(path), wanted, desired, reason)
+    if decision.held_at_s not in (None, before and before.held_at_s):
+        return ScalingEvent(RequestPath(path), desired, desired, f"held: {decision.reason}")
+    return None

@@ -8,13 +8,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any, Protocol
 
 import msgspec
-from ray.util import metrics
+from ray.util import metrics as ray_metrics
 
-from app import metrics as names
-from app.decisions.scaling import ScalingDecision
+from app import metrics
+from app.decisions.scaling import ScalingDecision, ScalingReason
+from app.requests import RequestPath
 
 logger = logging.getLogger("ray.serve")
 
@@ -34,6 +36,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
         current_replicas: that run.
         target_replicas: that Serve had been asked for.
         changed_at_s: wall clock of the last decision that asked for another number; None since there was none.
+        held_at_s: likewise, that began to hold the number for a reason.
         dry_run: nobody acted on it.
         inputs: the figures behind it.
     """
@@ -44,6 +47,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     decided_at_s: float
     changed_at_s: float | None
+    held_at_s: float | None = None
     dry_run: bool
     inputs: dict[str, float]
 
@@ -85,25 +89,40 @@ class DecisionPublisher:
 
 
 class ScalingMetrics:
-    """`app.metrics.SCALING_METRICS` on the metrics port of the controller's node."""
+    """`app.metrics.SCALING_METRICS` of one application on the metrics port of the controller's node.
 
-    def __init__(self) -> None:
+    Args:
+        ray: has Ray's `Counter` and `Gauge`.
+    """
+
+    def __init__(self, app_name: str, ray: ModuleType | Any = ray_metrics) -> None:
+        self._application = {"application": app_name}
+        self._counted_from_zero: set[RequestPath] = set()
         self._instruments: dict[str, Any] = {}
-        for metric in names.SCALING_METRICS:
-            kind = metrics.Counter if metric.kind is names.Kind.COUNTER else metrics.Gauge
+        for metric in metrics.SCALING_METRICS:
+            kind = ray.Counter if metric.kind is metrics.Kind.COUNTER else ray.Gauge
             self._instruments[metric.name] = kind(metric.name, description=metric.help, tag_keys=metric.labels)
 
-    def record(self, decision: ScalingDecision, changed: bool) -> None:
-        tags = {"engines": str(decision.path)}
-        self._instruments[names.DESIRED_REPLICAS.name].set(decision.desired_replicas, tags=tags)
+    def record(self, decision: ScalingDecision, counts: bool) -> None:
+        """`counts`: it is one for `SCALING_DECISIONS`; those between only repeat it."""
+        tags = {**self._application, "engines": str(decision.path)}
+        self._instruments[metrics.DESIRED_REPLICAS.name].set(decision.desired_replicas, tags=tags)
         for metric, figure in (
-            (names.DEMAND_TOKENS, decision.details.get("demand_tokens_per_s")),
-            (names.FORECAST_TOKENS, decision.details.get("forecast_tokens_per_s")),
+            (metrics.DEMAND_TOKENS, decision.details.get("demand_tokens_per_s")),
+            (metrics.FORECAST_TOKENS, decision.details.get("forecast_tokens_per_s")),
         ):
             if figure is not None:
                 self._instruments[metric.name].set(figure, tags=tags)
-        if changed:
-            self._instruments[names.SCALING_DECISIONS.name].inc(tags={**tags, "reason": str(decision.reason)})
+        self._count(decision, tags, counts)
+
+    def _count(self, decision: ScalingDecision, tags: dict[str, str], counts: bool) -> None:
+        decisions = self._instruments[metrics.SCALING_DECISIONS.name]
+        if decision.path not in self._counted_from_zero:
+            self._counted_from_zero.add(decision.path)
+            for reason in ScalingReason:  # changes are rare, and a rate misses the first of a series that was not there
+                decisions._record(0, tags={**tags, "reason": str(reason)})  # `inc` refuses 0
+        if counts:
+            decisions.inc(tags={**tags, "reason": str(decision.reason)})
 
 
 def _key(app_name: str) -> bytes:

@@ -21,7 +21,7 @@ class Step:
 
 @dataclass(slots=True)
 class StepCounts:
-    """Since the engine started, in tokens.
+    """Of requests since the engine started, in tokens. What a replica computes before it serves is for none.
 
     Args:
         prompt: of finished prefills.
@@ -47,6 +47,9 @@ class StepStatistics:
 
     Args:
         engines: `hot` or `cold`, the label of the distributions.
+
+    Attributes:
+        serving: what the engine does is for requests. While False, nothing is counted.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class StepStatistics:
     ) -> None:
         self.last = Step()
         self.counts = StepCounts()
+        self.serving = True
         self._engines = engines
         self._itl = itl or Distribution(metrics.ITL.bounds)
         self._prefill = prefill or Distribution(metrics.PREFILL_TIME.bounds)
@@ -76,10 +80,10 @@ class StepStatistics:
         else:  # one assignment: readers in other threads see all of a step or nothing of it
             self.last = Step(scheduler_stats.num_running_reqs, scheduler_stats.kv_cache_usage, preemptions)
             lookups = scheduler_stats.prefix_cache_stats
-            if lookups is not None:  # as where nothing is cached
+            if lookups is not None and self.serving:  # None where nothing is cached
                 self.counts.queried += lookups.queries
                 self.counts.hit += lookups.hits
-        if iteration_stats is not None:
+        if iteration_stats is not None and self.serving:
             self._count(iteration_stats)
 
     def log(self) -> None: ...

@@ -6,6 +6,7 @@ prompt or an answer but their tokens.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from app.config.telemetry import TelemetryConfig
 from app.errors import ApiError
 from app.requests import Outcome
+from deployments.http_errors import UNFORESEEN
 from deployments.rendering import COMPLETIONS, OpenAIRoute
 from deployments.request_record import Observer, RequestRecord
 from deployments.telemetry import SCOPE, otlp_endpoint, replica_resource, signal_url
@@ -39,8 +41,8 @@ class RequestTrace:
 
     def triaged(self, triaged: Triaged) -> None: ...
 
-    def refused(self, error: ApiError) -> None:
-        """It has ended without having been let in."""
+    def refused(self, error: BaseException) -> None:
+        """It has ended without having been let in, whatever ended it."""
 
     def observing(self, observe: Observer) -> Observer:
         """`observe`, which ends the trace too."""
@@ -111,8 +113,11 @@ class _SpanOfRequest(RequestTrace):
             }
         )
 
-    def refused(self, error: ApiError) -> None:
-        self._end(str(error.code))
+    def refused(self, error: BaseException) -> None:
+        if isinstance(error, ApiError):
+            self._end(str(error.code))
+        else:
+            self._end(Outcome.CANCELLED if isinstance(error, asyncio.CancelledError) else UNFORESEEN)
 
     def observing(self, observe: Observer) -> Observer:
         def observe_and_end(record: RequestRecord) -> None:

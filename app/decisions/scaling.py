@@ -31,6 +31,14 @@ class ScalingReason(StrEnum):
     BOUNDS = "bounds"  # of the configuration
     BUDGET = "budget"  # of devices, shared by the paths
 
+    @property
+    def holds(self) -> bool:
+        """Something keeps the number of replicas from what it would be."""
+        return self in _HOLDS
+
+
+_HOLDS = frozenset((ScalingReason.COLLAPSE_HOLD, ScalingReason.STALE_HOLD, ScalingReason.BOUNDS, ScalingReason.BUDGET))
+
 
 @dataclass(frozen=True, slots=True)
 class ScalingDecision:
@@ -220,8 +228,9 @@ class FleetScaler:
             now_s: of a clock that tells the time of day; reports' ages are of the same.
         """
         wishes = {path: self._scalers[path].decide(fleet, now_s) for path in fleet.paths}
-        ceilings = self._budget.ceilings({path: wish.desired_replicas for path, wish in wishes.items()})
-        decisions = {path: _within(wish, ceilings[path], fleet.paths[path].least) for path, wish in wishes.items()}
+        least = {path: fleet.paths[path].least for path in wishes}
+        ceilings = self._budget.ceilings({path: wish.desired_replicas for path, wish in wishes.items()}, least)
+        decisions = {path: _within(wish, ceilings[path], least[path]) for path, wish in wishes.items()}
         for path, decision in decisions.items():
             self._scalers[path].settled(fleet.paths[path].target, decision.desired_replicas, now_s)
         return decisions

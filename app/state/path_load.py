@@ -142,7 +142,7 @@ class LoadGauge:
     def _backlog(self, fresh: Sequence[EngineStats], unheard: float, offered: Offered | None) -> float:
         """Prompt tokens that wait, or as much as that many average requests need, where that is more."""
         tokens = unheard * sum(stats.queued_prefill_tokens for stats in fresh)
-        requests = unheard * sum(stats.waiting_requests for stats in fresh)
+        requests = unheard * sum(stats.waiting_sequences for stats in fresh)
         if offered is None:
             return tokens
         arriving = offered.requests_per_s > _LEAST_REQUESTS_PER_S

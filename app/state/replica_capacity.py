@@ -49,7 +49,7 @@ class ReplicaCapacity:
 
     def _learn(self, stats: EngineStats, elapsed_s: float) -> None:
         shown = stats.computed_tokens_per_s / min(1.0, stats.busy_ratio)
-        is_full = stats.waiting_requests >= 1 or stats.running_requests >= self._full_at
+        is_full = stats.waiting_sequences >= 1 or stats.running_sequences >= self._full_at
         believed = self.tokens_per_s
         if believed is None or (is_full and not self._proven):
             self._seen = max(shown, believed or 0.0)

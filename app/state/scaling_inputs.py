@@ -1,7 +1,8 @@
 """What replicas tell the autoscaling policy about themselves: rates, ratios and levels, as flat numbers.
 
 Serve carries them as `dict[str, float]` (`record_autoscaling_stats`) and averages over a look-back window, so there is
-no cumulative count among them. What is not known is left out: no key is ever a stand-in for "unknown".
+no cumulative count among them. What is not known is left out: no key is ever a stand-in for "unknown". No name is one
+of Serve's own, which would take the value for what it has counted itself.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     Args:
         kv_usage_ratio: blocks in use over all.
         queued_prefill_tokens: accepted by the engine and not computed.
-        running_requests: sequences in its batch.
-        waiting_requests: sequences it has queued.
+        running_sequences: sequences in its batch.
+        waiting_sequences: sequences it has queued.
         computed_tokens_per_s: prompt tokens computed (not taken from the cache) plus tokens generated.
         busy_ratio: share of the time in which it had a request.
         preemptions_per_s: sequences preempted.
@@ -26,8 +27,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     kv_usage_ratio: float
     queued_prefill_tokens: float
-    running_requests: float
-    waiting_requests: float
+    running_sequences: float
+    waiting_sequences: float
     computed_tokens_per_s: float
     busy_ratio: float
     preemptions_per_s: float

@@ -24,19 +24,28 @@ class SharedBudget:
     replica_devices: Mapping[RequestPath, float]
     lend_shares: bool
 
-    def ceilings(self, wanted: Mapping[RequestPath, int]) -> dict[RequestPath, int]:
+    def ceilings(self, wanted: Mapping[RequestPath, int], least: Mapping[RequestPath, int]) -> dict[RequestPath, int]:
         """The most replicas of each path.
 
         Args:
-            wanted: what each path would have without a budget. It includes what the path holds and keeps.
+            wanted: what each path would have without a budget, `least` or more.
+            least: what runs in any case. Where that is more than the path's own part, the others' parts are smaller.
         """
         if self.devices is None:
             return dict(wanted)
-        whole = sum(self.replica_devices.values())
-        own = {path: self.devices * each / whole for path, each in self.replica_devices.items()}
+        own = self._own_parts(self.devices, least)
         claimed = {path: min(own[path], wanted.get(path, 0) * each) for path, each in self.replica_devices.items()}
         free = self.devices - sum(claimed.values())
         return {
             path: int(((claimed[path] + free) if self.lend_shares else own[path]) / each + _ROUNDING)
+            for path, each in self.replica_devices.items()
+        }
+
+    def _own_parts(self, devices: float, least: Mapping[RequestPath, int]) -> dict[RequestPath, float]:
+        whole = sum(self.replica_devices.values())
+        floors = {path: least.get(path, 0) * each for path, each in self.replica_devices.items()}
+        others = {path: sum(floors.values()) - floor for path, floor in floors.items()}
+        return {
+            path: max(floors[path], min(devices * each / whole, devices - others[path]))
             for path, each in self.replica_devices.items()
         }

@@ -22,8 +22,8 @@ from tests.integration.stack import Stack
 BUSY_ENGINE = {
     "kv_usage_ratio": 0.4,
     "queued_prefill_tokens": 0.0,
-    "running_requests": 16.0,
-    "waiting_requests": 0.0,
+    "running_sequences": 16.0,
+    "waiting_sequences": 0.0,
     "computed_tokens_per_s": 1000.0,
     "busy_ratio": 1.0,
     "preemptions_per_s": 0.0,

@@ -34,9 +34,9 @@ from app import metrics
 
 recorder = OpenTelemetryMetricRecorder(gauge_metric_ttl_seconds=600)
 for metric in metrics.ALL:
-    labels = {label: "hot" for label in metric.labels}
+    labels = {label: "hot" for label in metric.labels} | {"application": "a"}
     if metric not in metrics.SCALING_METRICS:
-        labels |= {"application": "a", "deployment": "HotEngine", "replica": "r1"}
+        labels |= {"deployment": "HotEngine", "replica": "r1"}
     if metric.kind is metrics.Kind.HISTOGRAM:
         recorder.register_histogram_metric(metric.name, metric.help, list(metric.bounds))
         counts = [1] * (len(metric.bounds) + 1)

@@ -29,9 +29,9 @@ def test_a_choice_reaches_the_metrics_that_have_its_label() -> None:
     )
 
 
-def test_what_the_controller_reports_is_chosen_with_every_application() -> None:
+def test_what_the_controller_reports_is_chosen_by_application_as_well() -> None:
     assert CHOSEN.gauge(metrics.DESIRED_REPLICAS) == (
-        'ray_kvpulse_desired_replicas{application=~"$application|",engines=~"$engines"}'
+        'ray_kvpulse_desired_replicas{application=~"$application",engines=~"$engines"}'
     )
 
 

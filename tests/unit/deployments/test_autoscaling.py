@@ -10,7 +10,14 @@ from typing import Any
 import cloudpickle
 import msgspec
 import pytest
-from ray.serve._private.common import DeploymentID, ReplicaID, TimeStampedValue
+from ray.serve._private.common import (
+    ONGOING_REQUESTS_KEY,
+    QUEUED_REQUESTS_KEY,
+    RUNNING_REQUESTS_KEY,
+    DeploymentID,
+    ReplicaID,
+    TimeStampedValue,
+)
 from ray.serve.config import AutoscalingContext
 
 from app.config.scaling import ScalingConfig
@@ -29,8 +36,8 @@ RULES: dict[str, Any] = {"capacity_tokens_per_s": 1000.0, "smoothing_s": 1.0}
 BUSY = EngineStats(
     kv_usage_ratio=0.3,
     queued_prefill_tokens=0,
-    running_requests=4,
-    waiting_requests=0,
+    running_sequences=4,
+    waiting_sequences=0,
     computed_tokens_per_s=1000,
     busy_ratio=1.0,
     preemptions_per_s=0,
@@ -102,8 +109,8 @@ class FakeMetrics:
     def __init__(self) -> None:
         self.recorded: list[tuple[ScalingDecision, bool]] = []
 
-    def record(self, decision: ScalingDecision, changed: bool) -> None:
-        self.recorded.append((decision, changed))
+    def record(self, decision: ScalingDecision, counts: bool) -> None:
+        self.recorded.append((decision, counts))
 
 
 class Rig:
@@ -181,6 +188,22 @@ def test_reports_are_averaged_and_as_old_as_the_last_one() -> None:
     assert report.age_s == pytest.approx(3.0)
 
 
+def test_what_serve_counts_itself_makes_no_old_report_young() -> None:
+    told = context("HotEngine", BUSY, age_s=30.0)
+    own = context("HotEngine", values={RUNNING_REQUESTS_KEY: 1.0}, age_s=0.0)
+    assert told.raw_metrics is not None and own.raw_metrics is not None
+    told.raw_metrics[RUNNING_REQUESTS_KEY] = own.raw_metrics[RUNNING_REQUESTS_KEY]
+    [report] = reports(told, EngineStats, NOW_S)
+    assert report.age_s == pytest.approx(30.0)
+
+
+@pytest.mark.parametrize("kind", [EngineStats, IngressStats])
+def test_no_figure_of_ours_has_the_name_of_one_of_serves(kind: type[EngineStats | IngressStats]) -> None:
+    """Serve would count it as its own ongoing requests."""
+    serves = {RUNNING_REQUESTS_KEY, ONGOING_REQUESTS_KEY, QUEUED_REQUESTS_KEY}
+    assert not serves & set(kind.__struct_fields__)
+
+
 def test_half_a_report_is_none_and_serves_own_counts_are_no_report() -> None:
     assert list(reports(context("HotEngine", values={"running_requests": 3.0}), EngineStats, NOW_S)) == []
     found = list(reports(context("HotEngine", values={**msgspec.to_builtins(BUSY), "more": 1.0}), EngineStats, NOW_S))
@@ -205,6 +228,42 @@ def test_a_change_is_logged_in_one_line_with_its_reason(caplog: pytest.LogCaptur
     lines = [record.message for record in caplog.records if record.message.startswith("Scaling")]
     assert len(lines) == 1
     assert lines[0].startswith("Scaling hot engines from 1 to 3: demand {")
+
+
+def test_a_hold_is_told_when_it_begins_and_once_while_it_comes_and_goes(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    with caplog.at_level("INFO", "ray.serve"):
+        for seconds in range(40):
+            age_s = 60.0 if seconds % 10 > 5 else 1.0
+            rig.tick(seconds, context("HotEngine", BUSY, now_s=NOW_S + seconds, age_s=age_s), tokens_per_s=100)
+    lines = [record.message for record in caplog.records if record.message.startswith("Scaling")]
+    assert len(lines) == 1
+    assert lines[0].startswith("Scaling hot engines held at 1: stale_hold {")
+    assert [decision.reason for decision, counts in rig.metrics.recorded if counts] == ["stale_hold"]
+
+
+def test_the_first_decision_waits_until_every_deployment_has_been_asked() -> None:
+    """Else the first path that is asked could take what the other one holds."""
+    rig = Rig()
+    rig.tick(0)
+    assert rig.metrics.recorded == []
+    rig.tick(1)
+    assert [decision.path for decision, _ in rig.metrics.recorded] == ["hot"]
+
+
+def test_a_path_whose_number_has_been_fixed_has_no_last_decision_any_more() -> None:
+    rig = Rig()
+    for seconds in range(3):
+        rig.book.desired(context("ColdEngine", BUSY, now_s=NOW_S + seconds))
+        rig.tick(seconds)
+    settings = {"rules": RULES, "fixed_replicas": {"cold": 1}}
+    rig.hot = CacheAwareScalingPolicy(settings, lambda app: rig.book)
+    rig.ingress = CacheAwareScalingPolicy(settings, lambda app: rig.book)
+    for seconds in range(3, 12):
+        rig.tick(seconds)
+    while set(last_decisions(APP, rig.store)) != {"hot"}:
+        assert rig.store.written.wait(10)
+        rig.store.written.clear()
 
 
 def test_the_last_decisions_can_be_read_by_others() -> None:

@@ -77,6 +77,23 @@ def test_the_hit_ratio_forgets_after_a_minute(replica: Replica) -> None:
     assert replica.value(metrics.PREFIX_HIT_RATIO) == 0.9
 
 
+def test_what_is_computed_before_the_replica_serves_is_for_no_request(replica: Replica) -> None:
+    """Else a new replica would begin with a minute of misses, which the policy takes for a cache that collapses."""
+    replica.statistics.serving = False
+    replica.statistics.record(scheduler(queries=900), iteration(prompt=900, computed=900, generated=1))
+    for _ in range(2):
+        replica.clock.advance(4)
+        replica.busy.look(busy=True)
+    replica.measured.serves(900)
+    replica.clock.advance(4)
+    replica.busy.look(busy=False)
+    replica.statistics.record(scheduler(queries=100, hits=80), iteration(prompt=100, computed=20))
+    assert replica.value(metrics.PREWARMED_TOKENS) == 900
+    assert replica.value(metrics.PREFIX_HIT_RATIO) == 0.8
+    assert (replica.value(metrics.PREFIX_QUERY_TOKENS), replica.value(metrics.PROMPT_TOKENS)) == (100, 100)
+    assert (replica.stats().computed_tokens_per_s, replica.stats().busy_ratio) == (5, 0)
+
+
 def test_evictions_are_blocks_that_left_for_others_and_no_reset_is_one(replica: Replica) -> None:
     replica.cache.compute([1] * 16)
     replica.ledger.apply(replica.cache.take_batch())

@@ -6,31 +6,12 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.resources import Resource
-from ray.util import metrics as ray_metrics
 
 from app import metrics
 from app.metrics import Kind
 from deployments.ray_metrics import RayExporter
 from deployments.telemetry import Telemetry
-
-
-class FakeRay:
-    """Ray's metrics, on the side that its agent sees: what each one was told. Checks tags as Ray does."""
-
-    def __init__(self) -> None:
-        told = self.told = {}  # type: dict[tuple[str, tuple[str, ...]], list[float]]
-
-        class Counter(ray_metrics.Counter):
-            def _record(self, value: float, tags: dict[str, str] | None = None) -> None:
-                super()._record(value, tags)
-                told.setdefault((self._name, tuple((tags or {}).values())), []).append(value)
-
-        class Gauge(ray_metrics.Gauge):
-            def _record(self, value: float, tags: dict[str, str] | None = None) -> None:
-                super()._record(value, tags)
-                told.setdefault((self._name, tuple((tags or {}).values())), []).append(value)
-
-        self.Counter, self.Gauge = Counter, Gauge
+from tests.fake_ray_metrics import FakeRay
 
 
 class Bridge:

@@ -27,14 +27,21 @@ def test_a_deployment_that_is_unknown_for_a_while_has_not_changed() -> None:
     assert [list(changes()) for _ in range(3)] == [[], [], []]
 
 
-def decision(desired: int, changed_at_s: float | None, dry_run: bool = False) -> DecisionRecord:
+def decision(
+    desired: int,
+    changed_at_s: float | None,
+    dry_run: bool = False,
+    reason: str = "demand",
+    held_at_s: float | None = None,
+) -> DecisionRecord:
     return DecisionRecord(
         desired_replicas=desired,
         current_replicas=1,
         target_replicas=1,
-        reason="demand",
+        reason=reason,
         decided_at_s=100.0,
         changed_at_s=changed_at_s,
+        held_at_s=held_at_s,
         dry_run=dry_run,
         inputs={},
     )
@@ -62,3 +69,10 @@ def test_a_wish_that_was_taken_back_between_two_looks_is_none() -> None:
     told = iter([{"hot": decision(3, 1.0)}, {"hot": decision(3, 5.0)}])
     changes = PolicyChanges(lambda: next(told))
     assert [list(changes()) for _ in range(2)] == [[], []]
+
+
+def test_a_hold_is_told_with_what_holds() -> None:
+    held = decision(1, 1.0, reason="budget", held_at_s=2.0)
+    told = iter([{"hot": decision(1, 1.0)}, {"hot": held}, {"hot": held}])
+    changes = PolicyChanges(lambda: next(told))
+    assert [list(changes()) for _ in range(3)] == [[], [ScalingEvent(HOT, 1, 1, "held: budget")], []]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -94,6 +95,17 @@ def test_a_refusal_ends_the_span_with_its_code() -> None:
     (span,) = traced.spans
     assert span.attributes["kvpulse.outcome"] == span.attributes["error.type"] == "queue_full"
     assert span.status.status_code is StatusCode.ERROR
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(RuntimeError(), "internal_error"), (asyncio.CancelledError(), Outcome.CANCELLED)]
+)
+def test_no_span_stays_open_whatever_ends_the_request(error: BaseException, outcome: str) -> None:
+    traced = Traced()
+    traced.begin().refused(error)
+    (span,) = traced.spans
+    assert span.attributes["kvpulse.outcome"] == outcome
+    assert (span.status.status_code is StatusCode.ERROR) == (outcome != Outcome.CANCELLED)
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,8 @@ class Engines:
         stats = EngineStats(
             kv_usage_ratio=self.kv_usage(now_s) if self.kv_usage else 0.5 * utilization,
             queued_prefill_tokens=self.backlog / self.running,
-            running_requests=FULL_AT * utilization,
-            waiting_requests=self.backlog / TOKENS_PER_REQUEST / self.running,
+            running_sequences=FULL_AT * utilization,
+            waiting_sequences=self.backlog / TOKENS_PER_REQUEST / self.running,
             computed_tokens_per_s=computed / self.running,
             busy_ratio=min(1.0, 2 * utilization),  # a small batch keeps an engine busy too
             preemptions_per_s=0.0,

@@ -71,7 +71,7 @@ def test_each_path_has_its_own_part_of_what_ingresses_tell() -> None:
 
 def test_short_prompts_that_wait_count_as_the_work_they_will_be() -> None:
     offered = ingress(hot_offered_tokens_per_s=1000, hot_offered_requests_per_s=2, hot_queued_requests=10)
-    load = known(Rig().see([(engine(waiting_requests=2), 1.0)], [(offered, 1.0)]))
+    load = known(Rig().see([(engine(waiting_sequences=2), 1.0)], [(offered, 1.0)]))
     assert load.backlog_tokens == pytest.approx(12 * 500)
 
 
@@ -103,7 +103,7 @@ def test_without_any_engine_nothing_is_known() -> None:
 def test_expected_tokens_are_corrected_by_what_was_computed_while_nothing_waits() -> None:
     rig = Rig()
     offered = ingress(hot_offered_tokens_per_s=900, hot_offered_requests_per_s=2)
-    busy = engine(computed_tokens_per_s=300, busy_ratio=1.0, running_requests=4)
+    busy = engine(computed_tokens_per_s=300, busy_ratio=1.0, running_sequences=4)
     assert known(rig.see([(busy, 1.0)], [(offered, 1.0)])).demand_tokens_per_s == pytest.approx(900, rel=0.05)
     load = known(rig.see([(busy, 1.0)], [(offered, 1.0)], seconds=900))
     assert load.demand_tokens_per_s == pytest.approx(300, rel=0.05)
@@ -112,6 +112,6 @@ def test_expected_tokens_are_corrected_by_what_was_computed_while_nothing_waits(
 def test_nothing_is_corrected_by_engines_that_cannot_keep_up() -> None:
     rig = Rig()
     offered = ingress(hot_offered_tokens_per_s=900, hot_offered_requests_per_s=2)
-    full = engine(computed_tokens_per_s=300, busy_ratio=1.0, waiting_requests=50, running_requests=8)
+    full = engine(computed_tokens_per_s=300, busy_ratio=1.0, waiting_sequences=50, running_sequences=8)
     load = known(rig.see([(full, 1.0)], [(offered, 1.0)], seconds=900))
     assert load.demand_tokens_per_s == pytest.approx(900, rel=0.05)

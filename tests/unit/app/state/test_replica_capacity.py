@@ -14,8 +14,8 @@ def replica(tokens_per_s: float, busy: float = 1.0, running: float = 1.0, waitin
     return EngineStats(
         kv_usage_ratio=0.1,
         queued_prefill_tokens=0,
-        running_requests=running,
-        waiting_requests=waiting,
+        running_sequences=running,
+        waiting_sequences=waiting,
         computed_tokens_per_s=tokens_per_s,
         busy_ratio=busy,
         preemptions_per_s=0,
