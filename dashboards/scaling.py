@@ -40,7 +40,8 @@ _DEMAND = Row(
             TOKENS_PER_S,
             (
                 Target(QUERIES.highest(metrics.DEMAND_TOKENS, "engines"), "{{engines}} arriving"),
-                Target(QUERIES.highest(metrics.FORECAST_TOKENS, "engines"), "{{engines}} expected"),
+                # It begins when enough forecasts have met what came, after some minutes.
+                Target(QUERIES.highest(metrics.FORECAST_TOKENS, "engines"), "{{engines}} expected", needs=Needs.EVENT),
             ),
         ),
         Panel(

@@ -19,11 +19,14 @@ ENGINES = {"hot": "HotEngine", "cold": "ColdEngine"}
 _T = TypeVar("_T")
 
 
-def eventually(probe: Callable[[], _T], what: str, timeout_s: float = 180.0) -> _T:
-    """The first true value of `probe`; AssertionError with the last value at the deadline."""
+def eventually(
+    probe: Callable[[], _T], what: str, timeout_s: float = 180.0, instead: Callable[[], Any] | None = None
+) -> _T:
+    """The first true value of `probe`; at the deadline AssertionError with the last value, or what `instead` says."""
     deadline = time.monotonic() + timeout_s
     while not (value := probe()):
-        assert time.monotonic() < deadline, f"{what} within {timeout_s:g} s; the last value was {value!r}"
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"{what} within {timeout_s:g} s; instead: {instead() if instead else value!r}")
         time.sleep(0.25)
     return value
 

@@ -31,7 +31,11 @@ class Prometheus:
         config = self._folder / "prometheus.yml"
         scrape = {"job_name": "ray", "file_sd_configs": [{"files": [str(targets)]}]}
         (self._folder / "rules.yaml").write_text(rules)
-        document = {"global": {"scrape_interval": "1s"}, "scrape_configs": [scrape], "rule_files": ["rules.yaml"]}
+        document = {
+            "global": {"scrape_interval": "2s", "scrape_timeout": "2s"},
+            "scrape_configs": [scrape],
+            "rule_files": ["rules.yaml"],
+        }
         config.write_text(yaml.safe_dump(document))
         port = free_port()
         with (self._folder / "log").open("wb") as log:

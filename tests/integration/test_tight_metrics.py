@@ -83,8 +83,9 @@ def vllm_count(cluster: Cluster, engines: str, name: str) -> float:
 def settled(prometheus: Prometheus, metric: Metric, wanted: float, **labels: str) -> None:
     eventually(
         lambda: of(prometheus, metric, **labels) == wanted,
-        f"{selector(metric, **labels)} = {wanted:g}, not {of(prometheus, metric, **labels):g},",
-        30,
+        f"{selector(metric, **labels)} = {wanted:g}",
+        60,
+        lambda: of(prometheus, metric, **labels),
     )
 
 
