@@ -122,7 +122,7 @@ def _print_tables(effective: EffectiveConfig, console: Console) -> None:
         console.print(_path_table(effective, name))
     table = Table(title="admission", title_justify="left", show_header=False)
     for key, value in _flat(effective.config.admission.model_dump()):
-        table.add_row(key, f"{value:,}")
+        table.add_row(key, "-" if value is None else f"{value:,}")
     console.print(table)
 
 

@@ -8,16 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from app.config.admission import QueueBounds, QueuesConfig
+from app.config.admission import QueuesConfig
 from app.requests import Refusal, RequestPath
 from app.state.waiting_line import Place, WaitingLine
 
 HOT, WARM, COLD = RequestPath.HOT, RequestPath.WARM, RequestPath.COLD
-RULES = QueuesConfig(
-    hot=QueueBounds(max_requests=3, max_tokens=1000),
-    warm=QueueBounds(max_requests=100, max_tokens=100_000),
-    cold=QueueBounds(max_requests=100, max_tokens=100_000),
-    ageing_s=10,
+WIDE = {"max_requests": 100, "max_tokens": 100_000}
+RULES = QueuesConfig.model_validate(
+    {"hot": {"max_requests": 3, "max_tokens": 1000}, "warm": WIDE, "cold": WIDE, "ageing_s": 10}
 )
 
 
