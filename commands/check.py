@@ -126,7 +126,7 @@ def _print_tables(effective: EffectiveConfig, console: Console) -> None:
     console.print(table)
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+def _flat(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float | None]]:
     for key, value in values.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
