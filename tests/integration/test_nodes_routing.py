@@ -41,8 +41,11 @@ def test_every_ingress_knows_what_every_replica_holds(client: httpx.Client, path
         return all(matched(client, request) == expected for _ in range(ENOUGH_TO_REACH_BOTH_INGRESSES))
 
     eventually(known_everywhere, "both ingresses know the holder")
-    for _ in range(ENOUGH_TO_REACH_BOTH_INGRESSES):
-        again = ask(client, request)
+    asked = [ask(client, request) for _ in range(2 * ENOUGH_TO_REACH_BOTH_INGRESSES)]
+    # On a busy machine a replica may have been silent for a second; then a request is sent to see whether it lives.
+    routed = [again for again in asked if again.reason != "stale_probe"]
+    assert len(routed) >= ENOUGH_TO_REACH_BOTH_INGRESSES
+    for again in routed:
         assert again.matched_tokens == again.cached_tokens == expected[first.replica]
         assert again.replica == first.replica
 
