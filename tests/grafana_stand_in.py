@@ -271,7 +271,7 @@ def _handler(grafana: GrafanaStandIn) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(body)
 
-        do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815
+        do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815 - http.server's names
 
         def log_message(self, format: str, *args: object) -> None:
             pass

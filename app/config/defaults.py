@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.config import memory
-from app.config.facts import SET_IN_FILE, Hardware, ModelFacts, ResolvedOption, ResolvedPath
+from app.config.facts import SET_IN_FILE, Hardware, ModelFacts, ResolvedOption, ResolvedPath, block_multiple
 from app.config.memory import GIB, gib
 from app.config.schema import PathConfig, ReplicaRange
 
@@ -105,17 +105,6 @@ def resolve_path(name: str, path: PathConfig, hardware: Hardware, model: ModelFa
         options=tuple(situation.chosen.values()),
         max_ongoing_requests=ongoing,
     )
-
-
-def block_multiple(hardware: Hardware, model: ModelFacts) -> int | None:
-    """Tokens that a KV block must be a multiple of; None where vLLM's kernels fix the size by themselves."""
-    if model.architecture.startswith("DeepseekV41"):
-        return None
-    if model.architecture.startswith("DeepseekV4"):
-        return 256
-    if model.uses_mla:
-        return None if hardware.kind == "cpu" else 64
-    return 32 if hardware.kind == "cpu" else 16
 
 
 def _set_by_default(value: Any) -> Callable[[_Situation], _Choice]:

@@ -113,3 +113,14 @@ class ResolvedPath:
     def devices(self) -> int:
         """Devices that one replica spans."""
         return int(self.value("tensor_parallel_size") * self.value("pipeline_parallel_size"))
+
+
+def block_multiple(hardware: Hardware, model: ModelFacts) -> int | None:
+    """Tokens that a KV block must be a multiple of; None where vLLM's kernels fix the size by themselves."""
+    if model.architecture.startswith("DeepseekV41"):
+        return None
+    if model.architecture.startswith("DeepseekV4"):
+        return 256
+    if model.uses_mla:
+        return None if hardware.kind == "cpu" else 64
+    return 32 if hardware.kind == "cpu" else 16
