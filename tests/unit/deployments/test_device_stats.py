@@ -26,24 +26,24 @@ class FakeNvml:
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802 - NVML's names
         return 2
 
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802 - as NVML has it
         return f"handle-{index}"
 
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802 - as NVML has it
         assert uuid == "GPU-b"
         return "handle-1"
 
-    def nvmlDeviceGetIndex(self, handle: str) -> int:  # noqa: N802
+    def nvmlDeviceGetIndex(self, handle: str) -> int:  # noqa: N802 - as NVML has it
         return int(handle[-1])
 
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:  # noqa: N802
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:  # noqa: N802 - as NVML has it
         self.asked += 1
         return SimpleNamespace(used=10, total=40)
 
-    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:  # noqa: N802
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:  # noqa: N802 - as NVML has it
         return SimpleNamespace(gpu=75, memory=50)
 
-    def nvmlDeviceGetPcieThroughput(self, handle: str, counter: int) -> int:  # noqa: N802
+    def nvmlDeviceGetPcieThroughput(self, handle: str, counter: int) -> int:  # noqa: N802 - as NVML has it
         if self.without_pcie:
             raise self.NVMLError("not supported")
         return 3 if counter == self.NVML_PCIE_UTIL_TX_BYTES else 5
