@@ -29,7 +29,7 @@ from app.state.pulse import ReplicaLoad
 from app.state.quotas import Quotas
 from app.state.sessions import Session, Sessions
 
-PROMPT_TOKENS, BLOCK_SIZE, SHARED_TOKENS = 4096, 32, 1024
+PROMPT_TOKENS, BLOCK_SIZE, CHUNK_TOKENS, SHARED_TOKENS = 4096, 32, 512, 1024
 CONTEXT = {RequestPath.HOT: 32_768, RequestPath.COLD: 32_768}
 T = TypeVar("T")
 RULES, QUOTA = RoutingConfig(), Quota(10**9, 10**12, 10**6)
@@ -51,7 +51,8 @@ class Door:
         self.hitters = HeavyHitters(rules.heavy_hitters, clock)
         self.sessions = Sessions(rules.sessions, clock)
         self.quotas = Quotas(clock)
-        self.guard = Guard(rules, dict.fromkeys(PATHS, BLOCK_SIZE), stale_after_s=1e9, clock=clock)
+        sizes, chunks = dict.fromkeys(PATHS, BLOCK_SIZE), dict.fromkeys(PATHS, CHUNK_TOKENS)
+        self.guard = Guard(rules, sizes, chunks, stale_after_s=1e9, clock=clock)
         self.replicas = replicas
         self.numbers = count()
         self.observe(slots=waiting)

@@ -83,6 +83,7 @@ def _engines_spec(path: ResolvedPath) -> EnginesSpec:
         block_size=int(path.value("block_size") or MLA_BLOCK_SIZE),
         slots_per_replica=path.max_ongoing_requests,
         heeds_priority=path.value("scheduling_policy") == "priority",
+        chunk_tokens=int(path.value("long_prefill_token_threshold") or path.value("max_num_batched_tokens")),
     )
 
 

@@ -58,10 +58,12 @@ def _admission(verdict: Verdict) -> dict[str, Any]:
         "level": decision.level.name.lower(),
         "output_cap_tokens": decision.output_cap_tokens,
         "retry_after_s": decision.retry_after_s if quota.reason is None else quota.retry_after_s,
+        "prefill_s": round(decision.prefill_s, 3),
     }
 
 
 def _state(state: EnginesState) -> dict[str, Any]:
+    speed = state.outlook.tokens_per_s
     return {
         "level": state.level.name.lower(),
         "signal": state.signal,
@@ -70,6 +72,8 @@ def _state(state: EnginesState) -> dict[str, Any]:
         "slots": state.slots,
         "used_slots": state.used_slots,
         "waiting": state.waiting,
+        "queued_prefill_tokens": round(state.outlook.queued_tokens),
+        "prefill_tokens_per_s": None if speed is None else round(speed),
         "lent": {path: count for path, count in state.lent.items() if count},
     }
 

@@ -60,12 +60,14 @@ class EnginesSpec:
         block_size: tokens per KV block.
         slots_per_replica: requests that one replica takes, running or queued in the engine.
         heeds_priority: its scheduler knows priorities.
+        chunk_tokens: most tokens of one prompt in a step.
     """
 
     context_tokens: int
     block_size: int
     slots_per_replica: int
     heeds_priority: bool
+    chunk_tokens: int
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,9 @@ class IngressSpec:
 def _gate(spec: IngressSpec, replicas: Mapping[RequestPath, PathReplicas], observe: Observer) -> Gate:
     config, clock = spec.config, time.monotonic
     block_sizes = {path: engines.block_size for path, engines in spec.engines.items()}
+    chunks = {path: engines.chunk_tokens for path, engines in spec.engines.items()}
     return Gate(
-        Guard(config.admission, block_sizes, config.routing.stale_after_s, clock),
+        Guard(config.admission, block_sizes, chunks, config.routing.stale_after_s, clock),
         Quotas(clock),
         readings={path: known.readings for path, known in replicas.items()},
         slots_per_replica={path: engines.slots_per_replica for path, engines in spec.engines.items()},

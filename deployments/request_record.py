@@ -54,7 +54,7 @@ def log_request(record: RequestRecord) -> None:
     found, admission, routing = record.triaged.found, record.admission, record.routing
     logger.info(
         "request path=%s reason=%s priority=%d admission=%s level=%s engines=%s replica=%s routing=%s "
-        "matched_tokens=%d waited_ms=%d output_cap_tokens=%s used_tokens=%s outcome=%s",
+        "matched_tokens=%d waited_ms=%d prefill_ms=%s ttft_ms=%s output_cap_tokens=%s used_tokens=%s outcome=%s",
         found.path,
         found.reason,
         record.triaged.priority,
@@ -65,6 +65,8 @@ def log_request(record: RequestRecord) -> None:
         "-" if routing is None else routing.reason,
         0 if routing is None else routing.matched_tokens,
         round(1000 * record.waited_s),
+        "-" if admission is None else round(1000 * admission.prefill_s),
+        "-" if record.ttft_s is None else round(1000 * record.ttft_s),
         "-" if admission is None or admission.output_cap_tokens is None else admission.output_cap_tokens,
         "-" if record.used_tokens is None else record.used_tokens,
         record.outcome,

@@ -40,7 +40,8 @@ class Door:
 
     def __init__(self, slots: int = 100, observe: Observer = log_request, **rules: Any) -> None:
         self.clock = FakeClock()
-        self.guard = Guard(AdmissionConfig.model_validate(rules), {HOT: 16, COLD: 16}, 1.0, self.clock)
+        block_size, chunk_tokens = {HOT: 16, COLD: 16}, {HOT: 128, COLD: 1024}
+        self.guard = Guard(AdmissionConfig.model_validate(rules), block_size, chunk_tokens, 1.0, self.clock)
         self.quotas = Quotas(self.clock)
         self.replicas: dict[RequestPath, list[ReplicaReading] | None] = {}
         self.gate = Gate(

@@ -77,6 +77,9 @@ class HotQueueBounds(QueueBounds):
 
     max_requests: PositiveInt = 512
     deadline_s: Seconds | None = 10.0
+    first_token_s: Seconds = Field(
+        default=10.0, description="a request whose first token others' prompts would delay beyond this is refused"
+    )
 
 
 class ColdQueueBounds(QueueBounds):

@@ -243,7 +243,7 @@ def _long_prefill_token_threshold(at: _Situation) -> _Choice:
         return 0, "prompts are not cut into chunks"
     step = at.value("max_num_batched_tokens")
     if at.hot:
-        return max(1, step // 4), "a quarter of a step: a short request beside a long prefill waits one step, not all"
+        return max(1, step // 2), "half a step: a short request beside a long prefill waits one step, not all"
     rest = "one long prefill after the other; in the rest of each step a cached prompt gets its turn"
     return max(1, step * 3 // 4), f"three quarters of a step: {rest}"
 

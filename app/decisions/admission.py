@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from app.config.admission import AdmissionConfig
@@ -58,6 +58,7 @@ class AdmissionDecision:
     Args:
         engines: HOT or COLD, where it starts or waits, or would have.
         level: of those engines.
+        prefill_s: predicted time from its start there to its first token; 0 while their speed is unknown.
         output_cap_tokens: `max_tokens` must be lowered to this, and the client told.
         retry_after_s: with REFUSE.
     """
@@ -68,20 +69,27 @@ class AdmissionDecision:
     level: Level
     output_cap_tokens: int | None = None
     retry_after_s: float | None = None
+    prefill_s: float = 0.0
 
 
 def decide(ask: Ask, states: Mapping[RequestPath, EnginesState], rules: AdmissionConfig) -> AdmissionDecision:
     """What to do with a request, by what is known of the HOT and COLD engines.
 
-    Pressure refuses or shortens warm and cold work only: hot traffic is bounded by its queue.
+    Pressure refuses or shortens warm and cold work only. Hot traffic is bounded by its queue and by the time to its
+    first token: what cannot be in time any more is refused at once, and delays nobody who can.
     """
     engines, placement = _place(ask, states, rules)
     state = states[engines]
+    prefill_s = sum(_prefill_s(ask, state))
     refusal = _refusal(ask, state, rules)
     if refusal is not None:
-        return AdmissionDecision(Action.REFUSE, engines, refusal, state.level, retry_after_s=state.retry_after_s)
+        retry_s = state.retry_after_s
+        return AdmissionDecision(
+            Action.REFUSE, engines, refusal, state.level, retry_after_s=retry_s, prefill_s=prefill_s
+        )
     action = Action.START if state.has_room else Action.WAIT
-    return AdmissionDecision(action, engines, placement, state.level, _output_cap(ask, state.level, rules))
+    cap = _output_cap(ask, state.level, rules)
+    return AdmissionDecision(action, engines, placement, state.level, cap, prefill_s=prefill_s)
 
 
 def _place(
@@ -95,8 +103,8 @@ def _place(
             if states[other].lend_to(ask.path, rules.borrowing.failover):
                 return other, Placement.FAILOVER
             return home, Placement.HOME
-        share = rules.borrowing.share(ask.path)
-        if _is_pressed(ask.path, states[home], rules) and states[other].lend_to(ask.path, share):
+        lent = states[other].lend_to(ask.path, rules.borrowing.share(ask.path))
+        if lent and (_is_pressed(ask.path, states[home], rules) or _is_sooner(ask, states[other], states[home], rules)):
             return other, Placement.SPILLED
     return home, Placement.HOME
 
@@ -107,10 +115,48 @@ def _is_pressed(path: RequestPath, home: EnginesState, rules: AdmissionConfig) -
     return crowded or (path is RequestPath.WARM and home.level >= Level.REFUSE_LONG)
 
 
+def _is_sooner(ask: Ask, other: EnginesState, home: EnginesState, rules: AdmissionConfig) -> bool:
+    """Whether a hot request that would be late at home is known to be in time on the other engines, even if they hold
+    nothing of its prompt."""
+    if not _is_late(ask, home, rules) or other.outlook.tokens_per_s is None:
+        return False
+    there = replace(ask, features=replace(ask.features, cached_tokens=0))
+    return sum(_prefill_s(there, other)) <= _first_token_limit_s(ask, rules)
+
+
+def _is_late(ask: Ask, state: EnginesState, rules: AdmissionConfig) -> bool:
+    """Whether the prompts that those engines have accepted would delay a hot request beyond its time."""
+    if ask.path is not RequestPath.HOT:
+        return False
+    ahead_s, own_s = _prefill_s(ask, state)
+    return ahead_s > _patience_s(ask, own_s, rules)
+
+
+def _patience_s(ask: Ask, own_s: float, rules: AdmissionConfig) -> float:
+    """How long a hot request may wait for others, beside what its own prompt takes. One that takes nearly all the time
+    by itself may wait for a quarter of it: else only idle engines would ever take it."""
+    limit_s = _first_token_limit_s(ask, rules)
+    return max(limit_s - own_s, limit_s / 4)
+
+
+def _first_token_limit_s(ask: Ask, rules: AdmissionConfig) -> float:
+    return rules.queues.hot.first_token_s if ask.timeout_s is None else ask.timeout_s
+
+
+def _prefill_s(ask: Ask, state: EnginesState) -> tuple[float, float]:
+    """Predicted, of the prompts ahead and of its own. What another path's caches hold of it is not known here."""
+    outlook = state.outlook
+    own_tokens = ask.features.uncached_tokens
+    ahead_tokens = outlook.ahead_tokens(ask.path, own_tokens)
+    return outlook.seconds(ahead_tokens), outlook.seconds(own_tokens)
+
+
 def _refusal(ask: Ask, state: EnginesState, rules: AdmissionConfig) -> Refusal | None:
     if not state.takes_requests:
         return Refusal.ENGINES_FAILED
-    if ask.path is RequestPath.HOT or state.signal is None:
+    if ask.path is RequestPath.HOT:
+        return Refusal.PREFILL_QUEUE_LONG if _is_late(ask, state, rules) else None
+    if state.signal is None:
         return None
     if state.level >= Level.SHED and (state.least_urgent is None or ask.priority >= state.least_urgent):
         return Refusal.LOAD_SHED
@@ -146,6 +192,7 @@ class Guard:
 
     Args:
         block_size: tokens per KV block of the HOT and COLD engines.
+        chunk_tokens: most tokens of one prompt in a step of them.
         stale_after_s: an older report tells nothing.
         clock: monotonic seconds.
     """
@@ -154,13 +201,16 @@ class Guard:
         self,
         rules: AdmissionConfig,
         block_size: Mapping[RequestPath, int],
+        chunk_tokens: Mapping[RequestPath, int],
         stale_after_s: float,
         clock: Callable[[], float],
     ) -> None:
         self._rules = rules
         self._clock = clock
         self._engines = {
-            name: Engines(name, rules, PressureMonitor(rules, block_size[name], stale_after_s, clock), clock)
+            name: Engines(
+                name, rules, PressureMonitor(rules, block_size[name], stale_after_s, clock), chunk_tokens[name], clock
+            )
             for name in (RequestPath.HOT, RequestPath.COLD)
         }
 
@@ -184,8 +234,7 @@ class Guard:
         if decision.action is Action.START:
             engines.start(reservation)
         else:
-            wait_s = self._rules.queues.longest_wait_s(ask.path) if ask.timeout_s is None else ask.timeout_s
-            engines.wait(reservation, self._clock() + wait_s)
+            engines.wait(reservation, self._clock() + self._longest_wait_s(ask, engines.state()))
         return Admission(decision, reservation)
 
     def explain(self, ask: Ask) -> AdmissionDecision:
@@ -199,6 +248,14 @@ class Guard:
             return decision
         retry_s = states[decision.engines].retry_after_s
         return AdmissionDecision(Action.REFUSE, decision.engines, full, decision.level, retry_after_s=retry_s)
+
+    def _longest_wait_s(self, ask: Ask, state: EnginesState) -> float:
+        queues = self._rules.queues
+        wait_s = queues.longest_wait_s(ask.path) if ask.timeout_s is None else ask.timeout_s
+        if ask.path is not RequestPath.HOT:
+            return wait_s
+        _, own_s = _prefill_s(ask, state)
+        return min(wait_s, _patience_s(ask, own_s, self._rules))
 
     def ready(self) -> list[Reservation]:
         """Those who waited and start now, on `reservation.engines`. Ask after each release and observation."""

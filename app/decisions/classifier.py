@@ -9,7 +9,7 @@ from app.config.schema import RoutingConfig
 from app.requests import DEFAULT_PRIORITY, PRIORITY_BAND, RequestFeatures, RequestPath
 from app.state.sessions import Session
 
-_LATER_BY_TOKENS = 512
+_LATER_BY_TOKENS = {RequestPath.HOT: 256, RequestPath.WARM: 512, RequestPath.COLD: 512}
 _MOST_LATER = 9  # keys whose priorities are ten apart never meet
 
 
@@ -46,16 +46,14 @@ def classify(
 
 
 def engine_priority(found: Classification, features: RequestFeatures) -> int:
-    """Of requests that are equal otherwise, cold engines take first what they have least to compute of. Whoever
+    """Of requests that are equal otherwise, engines take first what they have least to compute of. Whoever
     overtakes delays the others by little, for the same reason, and finds its prefix still in the cache.
 
     Returns:
         vLLM's priority, inside the band of the path.
     """
-    if found.path is not RequestPath.COLD:
-        return found.priority
-    later = min(_MOST_LATER, features.uncached_tokens // _LATER_BY_TOKENS)
-    return min(found.priority + later, RequestPath.COLD.priority(PRIORITY_BAND - 1))
+    later = min(_MOST_LATER, features.uncached_tokens // _LATER_BY_TOKENS[found.path])
+    return min(found.priority + later, found.path.priority(PRIORITY_BAND - 1))
 
 
 def _wanted(features: RequestFeatures, rules: RoutingConfig, session: Session | None) -> Classification:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from app.config.admission import AdmissionConfig
 from app.requests import Outcome, Refusal, RequestFeatures, RequestPath
 from app.state.circuit import Circuit
+from app.state.prefill_outlook import NOTHING_QUEUED, PrefillOutlook
 from app.state.pressure import ReplicaReading, Signal
 from app.state.pressure_monitor import PressureMonitor
 from app.state.rates import DecayingRate
@@ -69,6 +70,7 @@ class EnginesState:
         least_urgent: the highest priority value among those that run.
         retry_after_s: when a refused client should come back.
         waiting_tokens: prompt tokens of those who wait, still to compute.
+        outlook: on the prompts that the engines have accepted.
     """
 
     level: Level
@@ -83,6 +85,7 @@ class EnginesState:
     retry_after_s: float
     waiting_tokens: int = 0
     crowded_for_s: float = 0.0
+    outlook: PrefillOutlook = NOTHING_QUEUED
 
     @property
     def has_room(self) -> bool:
@@ -106,19 +109,27 @@ class Engines:
     Args:
         name: HOT or COLD.
         monitor: of the same engines.
+        chunk_tokens: most tokens of one prompt in a step of them.
         clock: monotonic seconds.
     """
 
     def __init__(
-        self, name: RequestPath, rules: AdmissionConfig, monitor: PressureMonitor, clock: Callable[[], float]
+        self,
+        name: RequestPath,
+        rules: AdmissionConfig,
+        monitor: PressureMonitor,
+        chunk_tokens: int,
+        clock: Callable[[], float],
     ) -> None:
         self.name = name
         self._rules = rules
         self._monitor = monitor
+        self._chunk_tokens = chunk_tokens
         self._clock = clock
         self._circuit = Circuit(rules.breaker, clock)
         self._line: WaitingLine[Reservation] = WaitingLine(rules.queues)
         self._running: dict[Reservation, None] = {}  # in the order they started
+        self._prefilling: dict[Reservation, None] = {}  # those of them without a first token
         self._lent: Counter[RequestPath] = Counter()
         self._priorities: Counter[int] = Counter()
         self._ended_requests = DecayingRate(_DRAIN_OVER_S, clock())
@@ -155,6 +166,16 @@ class Engines:
             retry_after_s=self._circuit.retry_after_s or self._drain_s(),
             waiting_tokens=self._line.tokens,
             crowded_for_s=self._monitor.crowded_for_s,
+            outlook=self._outlook(),
+        )
+
+    def _outlook(self) -> PrefillOutlook:
+        return PrefillOutlook(
+            queued_tokens=self._monitor.least_queued_tokens,
+            ours=tuple((reservation.path, reservation.uncached_tokens) for reservation in self._prefilling),
+            replicas=self._monitor.replicas,
+            chunk_tokens=self._chunk_tokens,
+            tokens_per_s=self._monitor.speed.tokens_per_s,
         )
 
     @property
@@ -168,9 +189,9 @@ class Engines:
         """Give a slot, at once or after a wait."""
         reservation.place = None
         reservation.started_s = self._clock()
-        reservation.ahead_tokens = self._monitor.least_queued_tokens
+        reservation.ahead_tokens = self._outlook().ahead_tokens(reservation.path, reservation.uncached_tokens)
         reservation.is_probe = self._circuit.begin()
-        self._running[reservation] = None
+        self._running[reservation] = self._prefilling[reservation] = None
         self._priorities[reservation.priority] += 1
         self._lent[reservation.path] += reservation.path.engines is not self.name
         reservation.poured_at = self._monitor.pour(reservation.uncached_tokens)
@@ -228,6 +249,7 @@ class Engines:
         if reservation.started_s is None:
             return
         del self._running[reservation]
+        self._prefilling.pop(reservation, None)
         self._priorities -= Counter({reservation.priority: 1})  # drops what is down to zero
         self._lent[reservation.path] -= reservation.path.engines is not self.name
         self._monitor.unpour(reservation.uncached_tokens, reservation.poured_at)
@@ -238,6 +260,7 @@ class Engines:
     def note_first_token(self, reservation: Reservation) -> None:
         """Called by `Reservation.first_token`."""
         if reservation.started_s is not None:
+            self._prefilling.pop(reservation, None)
             now_s = self._clock()
             tokens = reservation.ahead_tokens + reservation.uncached_tokens
             self._monitor.speed.add(tokens, now_s - reservation.started_s, now_s)

@@ -114,7 +114,10 @@ class PressureMonitor:
     def update(self, queued_here: int) -> None:
         """Bring level, crowding and exhaustion up to date."""
         now_s, pressure = self._clock(), self.pressure()
-        self._gauge.update(pressure, now_s)
+        if self._replica_gauges:
+            self._gauge.update(pressure, now_s)
+        else:  # whoever comes first is new, and has been silent for no time
+            self._gauge = PressureGauge(self._rules.watermarks)
         waiting = self._seen.waiting + queued_here
         queues, breaker = self._rules.queues, self._rules.breaker
         depth = waiting / self._seen.replicas if self._seen.replicas else None
@@ -153,6 +156,11 @@ class PressureMonitor:
     def least_queued_tokens(self) -> float:
         """Prompt tokens that a request sent to the least loaded replica now would wait for."""
         return water_level(self._seen.queued_tokens or (0,), self._poured_tokens)
+
+    @property
+    def replicas(self) -> int:
+        """That have been heard of lately, one at least."""
+        return max(1, self._seen.replicas)
 
     @property
     def reported_requests(self) -> int:

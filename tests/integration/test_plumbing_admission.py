@@ -49,6 +49,7 @@ def test_explaining_tells_admission_and_books_nothing(client: httpx.Client) -> N
         "level": "normal",
         "output_cap_tokens": None,
         "retry_after_s": None,
+        "prefill_s": before["admission"]["prefill_s"],
     }
     for _ in range(30):
         assert explain(client, request)["features"]["heavy_prefix_tokens"] == 0

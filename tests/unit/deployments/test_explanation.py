@@ -23,6 +23,7 @@ async def test_it_tells_path_admission_engines_and_choice() -> None:
         "level": "normal",
         "output_cap_tokens": None,
         "retry_after_s": None,
+        "prefill_s": 0.0,
     }
     assert (told["engines"]["hot"]["slots"], told["engines"]["hot"]["used_slots"]) == (7, 1)
     assert told["choice"] == {"replica": "r0", "reason": "tie", "matched_tokens": 0, "cost_tokens": 12.3}
@@ -41,6 +42,20 @@ async def test_it_tells_what_would_be_refused_why_and_what_has_been() -> None:
     door.gate.refusals[COLD, told["admission"]["reason"]] += 1
     told = explanation(asked, door.gate.explain(asked, CLIENT, None), [], None)
     assert told["refusals"] == [{"path": "cold", "reason": "kv_cache_high", "count": 1}]
+
+
+async def test_it_tells_what_was_predicted_and_from_what() -> None:
+    door = Door()
+    first = door.admit(HOT, prompt=1000)
+    door.clock.advance(2.0)
+    first.first_token()
+    door.report(HOT, queued_prefill_tokens=600)
+    door.gate.tick()
+    asked = triaged(HOT, prompt=400)
+    told = explanation(asked, door.gate.explain(asked, CLIENT, None), [], None)
+    hot = told["engines"]["hot"]
+    assert (hot["queued_prefill_tokens"], hot["prefill_tokens_per_s"]) == (600, 500)
+    assert told["admission"]["prefill_s"] == 2.0
 
 
 async def test_a_spent_quota_refuses_before_the_engines_do() -> None:

@@ -106,10 +106,10 @@ def test_without_a_gpu_nothing_is_chosen_that_needs_one():
     assert path.value("gpu_memory_utilization") is None
 
 
-def test_without_a_gpu_steps_are_short_and_a_long_prefill_takes_a_quarter_of_a_hot_one_and_most_of_a_cold_one():
+def test_without_a_gpu_steps_are_short_and_a_long_prefill_takes_half_of_a_hot_one_and_most_of_a_cold_one():
     names = ("max_num_batched_tokens", "long_prefill_token_threshold")
-    assert values(hot(NO_GPU), *names) == [256, 64]  # 892 x 8 x 1.5 = 10,704, capped at 128 per thread
-    assert values(with_mean_prompt(100, NO_GPU), *names) == [150, 37]
+    assert values(hot(NO_GPU), *names) == [256, 128]  # 892 x 8 x 1.5 = 10,704, capped at 128 per thread
+    assert values(with_mean_prompt(100, NO_GPU), *names) == [150, 75]
     assert values(cold(NO_GPU), *names) == [256, 192]  # one thread of two cores
 
 
@@ -135,7 +135,7 @@ def test_only_cold_offloads_evicted_blocks_to_host_memory():
 def test_an_h200_alone_lets_vllm_measure_its_memory():
     path = hot(H200, QWEN, share=1, concurrency=64)
     assert values(path, "gpu_memory_utilization", "kv_cache_memory_bytes") == [0.9, None]
-    assert values(path, "max_num_batched_tokens", "long_prefill_token_threshold") == [8192, 2048]
+    assert values(path, "max_num_batched_tokens", "long_prefill_token_threshold") == [8192, 4096]
 
 
 def test_an_a10_gets_smaller_steps_less_memory_and_no_fp8():

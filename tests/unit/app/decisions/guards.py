@@ -14,10 +14,11 @@ from tests.fakes import FakeClock
 
 HOT, WARM, COLD = RequestPath.HOT, RequestPath.WARM, RequestPath.COLD
 BLOCK_SIZE = {HOT: 16, COLD: 16}
+CHUNK_TOKENS = {HOT: 128, COLD: 1024}
 
 
 def guard_of(clock: FakeClock, **rules: Any) -> Guard:
-    return Guard(AdmissionConfig.model_validate(rules), BLOCK_SIZE, stale_after_s=1.0, clock=clock)
+    return Guard(AdmissionConfig.model_validate(rules), BLOCK_SIZE, CHUNK_TOKENS, stale_after_s=1.0, clock=clock)
 
 
 def report(guard: Guard, engines: RequestPath, slots: int = 100, age_s: float = 0.0, **load: Any) -> None:

@@ -12,6 +12,7 @@ from app.config.admission import AdmissionConfig
 from app.decisions.admission import Action, Ask, Placement, decide
 from app.requests import Refusal, RequestFeatures, RequestPath
 from app.state.engines import EnginesState
+from app.state.prefill_outlook import PrefillOutlook
 from app.state.pressure import Signal
 from app.state.watermarks import Level
 
@@ -182,6 +183,59 @@ def test_an_alert_for_want_of_reports_refuses_nobody() -> None:
     assert decided(ask(COLD, prompt=100_000, output=100_000), cold=unknown) == (Action.START, COLD, Placement.HOME)
 
 
+def busy(queued_tokens: float, state: EnginesState = IDLE) -> EnginesState:
+    """With prompts ahead that take a second for every 500 tokens."""
+    return replace(state, outlook=PrefillOutlook(queued_tokens, tokens_per_s=500.0))
+
+
+FIRST_TOKEN_TOKENS = 500 * RULES.queues.hot.first_token_s
+
+
+def test_a_hot_request_whose_first_token_would_be_late_is_refused_at_once() -> None:
+    in_time, late = busy(FIRST_TOKEN_TOKENS - 100), busy(FIRST_TOKEN_TOKENS - 99)
+    assert decided(ask(HOT), hot=in_time, cold=FULL)[0] is Action.START
+    decision = decide(ask(HOT), {HOT: late, COLD: FULL}, RULES)
+    assert (decision.action, decision.reason) == (Action.REFUSE, Refusal.PREFILL_QUEUE_LONG)
+    assert decision.retry_after_s == IDLE.retry_after_s
+    assert decision.prefill_s == pytest.approx(RULES.queues.hot.first_token_s, abs=0.01)
+
+
+def test_a_hot_request_that_is_late_at_home_runs_where_it_is_known_to_be_in_time() -> None:
+    late = busy(FIRST_TOKEN_TOKENS)
+    refused = (Action.REFUSE, HOT, Refusal.PREFILL_QUEUE_LONG)
+    assert decided(ask(HOT), hot=late, cold=busy(0)) == (Action.START, COLD, Placement.SPILLED)
+    assert decided(ask(HOT), hot=late, cold=late) == refused
+    assert decided(ask(HOT), hot=late, cold=IDLE) == refused  # nobody knows how fast those are
+    cached_at_home = ask(HOT, prompt=int(FIRST_TOKEN_TOKENS) + 1, cached=int(FIRST_TOKEN_TOKENS))
+    assert decided(cached_at_home, hot=late, cold=busy(0)) == refused
+
+
+def test_cached_tokens_take_no_time() -> None:
+    hot = busy(FIRST_TOKEN_TOKENS - 100)
+    assert decided(ask(HOT, prompt=2000, cached=1900), hot=hot, cold=FULL)[0] is Action.START
+    assert decided(ask(HOT, prompt=2000), hot=hot, cold=FULL)[0] is Action.REFUSE
+
+
+def test_a_prompt_that_is_late_by_itself_starts_where_little_is_ahead() -> None:
+    own = int(3 * FIRST_TOKEN_TOKENS)
+    assert decided(ask(HOT, prompt=own), hot=busy(FIRST_TOKEN_TOKENS / 4), cold=FULL)[0] is Action.START
+    assert decided(ask(HOT, prompt=own), hot=busy(FIRST_TOKEN_TOKENS / 4 + 1), cold=FULL)[0] is Action.REFUSE
+
+
+def test_a_client_that_names_its_own_deadline_may_wait_as_long() -> None:
+    hot = busy(2 * FIRST_TOKEN_TOKENS)
+    patient = replace(ask(HOT), timeout_s=3 * RULES.queues.hot.first_token_s)
+    hasty = replace(ask(HOT), timeout_s=0.1)
+    assert decided(patient, hot=hot, cold=FULL)[0] is Action.START
+    assert decided(hasty, hot=busy(FIRST_TOKEN_TOKENS / 2), cold=FULL)[2] is Refusal.PREFILL_QUEUE_LONG
+
+
+@pytest.mark.parametrize("path", [WARM, COLD])
+def test_only_hot_requests_are_refused_by_the_time_to_their_first_token(path: RequestPath) -> None:
+    late = busy(9 * FIRST_TOKEN_TOKENS)
+    assert decided(ask(path), hot=late, cold=late)[0] is Action.START
+
+
 STATES = st.builds(
     EnginesState,
     level=st.sampled_from(Level),
@@ -194,6 +248,14 @@ STATES = st.builds(
     lent=st.dictionaries(st.sampled_from(RequestPath), st.integers(0, 20)),
     least_urgent=st.none() | st.integers(0, 299),
     retry_after_s=st.floats(1, 60),
+    outlook=st.builds(
+        PrefillOutlook,
+        st.floats(0, 1e6),
+        st.lists(st.tuples(st.sampled_from([HOT, WARM]), st.integers(1, 9000)), max_size=5).map(tuple),
+        st.integers(1, 4),
+        st.integers(1, 2048),
+        st.none() | st.floats(1, 1e5),
+    ),
 )
 
 
@@ -206,8 +268,9 @@ def test_whatever_the_state_the_decision_keeps_the_promises(
     if decision.action is Action.REFUSE:
         assert isinstance(decision.reason, Refusal)
         assert decision.retry_after_s is not None
-    if path is HOT:  # only engines that cannot answer turn hot away
-        assert decision.action is not Action.REFUSE or not hot.takes_requests
+    if path is HOT and decision.action is Action.REFUSE:  # no pressure turns hot away
+        assert decision.reason in (Refusal.ENGINES_FAILED, Refusal.PREFILL_QUEUE_LONG)
+        assert hot.outlook.queued_tokens or not hot.takes_requests
     if path is COLD and decision.engines is HOT:  # hot is never displaced by cold
         assert decision.action is Action.START
         assert hot.level is Level.NORMAL

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.config.schema import RoutingConfig
-from app.decisions.classifier import classify, engine_priority
+from app.decisions.classifier import Classification, classify, engine_priority
 from app.requests import RequestFeatures, RequestPath
 from app.state.sessions import Session
 
@@ -170,28 +170,24 @@ def test_without_permission_hot_is_within_its_bounds_whatever_a_client_sends(
     assert decided.priority == decided.path.priority(key_priority)
 
 
-def cold_priority(uncached_tokens: int, key_priority: int = 50) -> int:
-    features = RequestFeatures(uncached_tokens + 3000, 1000, cached_tokens=3000, key_priority=key_priority)
-    found = classify(features, RULES, {HOT: 10**9, COLD: 10**9})
-    assert found.path is COLD
-    return engine_priority(found, features)
+def within_band(path: RequestPath, uncached_tokens: int, key_priority: int = 50) -> int:
+    """vLLM's priority, from the beginning of the path's band on."""
+    features = RequestFeatures(uncached_tokens + 3000, 10, cached_tokens=3000, key_priority=key_priority)
+    return engine_priority(Classification(path, "", path.priority(key_priority)), features) - path.priority(0)
 
 
-def test_of_cold_requests_the_one_with_least_to_compute_goes_first() -> None:
-    assert cold_priority(100) == COLD.priority(50) < cold_priority(1000) < cold_priority(2500)
+@pytest.mark.parametrize("path", [HOT, WARM, COLD])
+def test_of_one_paths_requests_the_one_with_least_to_compute_goes_first(path: RequestPath) -> None:
+    assert within_band(path, 100) == 50 < within_band(path, 1000) < within_band(path, 2048)
 
 
-@given(st.integers(0, 1_000_000), st.integers(0, 1_000_000), st.integers(0, 89))
-def test_what_is_to_be_computed_outweighs_no_ten_points_of_a_key(little: int, much: int, key_priority: int) -> None:
-    assert cold_priority(much, key_priority) <= cold_priority(little, key_priority + 10)
+@given(st.sampled_from(RequestPath), st.integers(0, 1_000_000), st.integers(0, 1_000_000), st.integers(0, 89))
+def test_what_is_to_be_computed_outweighs_no_ten_points_of_a_key(
+    path: RequestPath, little: int, much: int, key_priority: int
+) -> None:
+    assert within_band(path, much, key_priority) <= within_band(path, little, key_priority + 10)
 
 
-@given(st.integers(0, 1_000_000), st.integers(0, 99))
-def test_nothing_leaves_its_band(uncached_tokens: int, key_priority: int) -> None:
-    assert COLD.priority(0) <= cold_priority(uncached_tokens, key_priority) <= COLD.priority(99)
-
-
-def test_hot_requests_are_equal_however_long_their_prompts() -> None:
-    features = RequestFeatures(2000, 10)
-    found = classify(features, RULES, SAME_CONTEXT)
-    assert engine_priority(found, features) == found.priority == HOT.priority(50)
+@given(st.sampled_from(RequestPath), st.integers(0, 1_000_000), st.integers(0, 99))
+def test_nothing_leaves_its_band(path: RequestPath, uncached_tokens: int, key_priority: int) -> None:
+    assert 0 <= within_band(path, uncached_tokens, key_priority) <= 99

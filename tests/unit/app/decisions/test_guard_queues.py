@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from app.decisions.admission import Action, Guard, Placement
 from app.requests import Outcome, Refusal, RequestPath
 from tests.fakes import FakeClock
-from tests.unit.app.decisions.guards import COLD, HOT, WARM, admit, guard_of, report, started
+from tests.unit.app.decisions.guards import COLD, HOT, WARM, admit, guard_of, nothing_is_held, report, started
 
 
 def moved(guard: Guard, path: RequestPath, waiting: int) -> bool:
@@ -173,3 +173,38 @@ def test_each_path_waits_as_long_as_its_own_deadline_says_or_else_the_common_one
         clock.advance(1.0)
         ends_s |= {waiting[reservation]: clock() for reservation in guard.expire()}
     assert ends_s == {HOT: 5.0, WARM: 30.0, COLD: 30.0}
+
+
+def test_a_hot_request_waits_only_as_long_as_its_own_prompt_leaves_time_for() -> None:
+    """500 tokens a second, as a first request has shown: of ten seconds a prompt of 1,000 tokens leaves eight."""
+    clock = FakeClock()
+    guard = guard_of(clock, queues={"hot": {"first_token_s": 10, "deadline_s": None}})
+    report(guard, HOT, slots=1)
+    running = started(guard, HOT, prompt=500)
+    clock.advance(1.0)
+    running.first_token()
+    waiting = admit(guard, HOT, prompt=1000).reservation
+    patient = admit(guard, HOT, prompt=1000, timeout_s=30.0).reservation
+    clock.advance(7.9)
+    assert guard.expire() == []
+    clock.advance(0.2)
+    assert guard.expire() == [waiting]
+    clock.advance(19.9)
+    assert guard.expire() == [patient]
+    running.release(Outcome.ANSWERED)
+    assert nothing_is_held(guard)
+
+
+def test_a_prompt_whose_first_token_has_come_delays_nobody() -> None:
+    clock = FakeClock()
+    guard = guard_of(clock, queues={"hot": {"first_token_s": 1}}, borrowing={"hot_on_cold": 0})
+    report(guard, HOT)
+    first = started(guard, HOT, prompt=500)
+    clock.advance(1.0)
+    first.first_token()
+    report(guard, HOT)
+    second = started(guard, HOT, prompt=600)
+    assert admit(guard, HOT, prompt=600).decision.reason is Refusal.PREFILL_QUEUE_LONG
+    second.first_token()
+    report(guard, HOT)
+    assert admit(guard, HOT, prompt=600).decision.action is Action.START

@@ -97,6 +97,27 @@ def test_preemptions_before_this_process_looked_are_history() -> None:
     assert seen.level is Level.NORMAL
 
 
+def test_the_first_replica_of_a_path_has_been_silent_for_no_time() -> None:
+    clock = FakeClock()
+    seen = monitor(clock)
+    for readings in ([], [ReplicaReading("new", None, float("inf"))]):
+        seen.observe(readings, 0)
+        clock.advance(9.0)
+        seen.update(0)
+        assert seen.level is Level.NORMAL
+    clock.advance(1.0)
+    seen.update(0)
+    assert seen.level is Level.ALERT
+
+
+def test_what_pressed_on_a_path_ends_with_its_last_replica() -> None:
+    seen = monitor(FakeClock())
+    seen.observe([reading("old", kv_usage_ratio=0.99)], 0)
+    seen.observe([], 0)
+    seen.observe([ReplicaReading("new", None, float("inf"))], 0)
+    assert seen.level is Level.NORMAL
+
+
 def test_saturation_by_prefill_is_seen_at_a_low_kv_usage() -> None:
     seen = monitor(FakeClock())
     seen.speed.add(6000, 10.0, 1000.0)
