@@ -23,7 +23,7 @@ from app.state.fleet import Fleet, PathFleet, Report, Stats
 from app.state.scaling_inputs import EngineStats, IngressStats
 from app.state.shared_budget import SharedBudget
 from deployments.application_secret import RayStore
-from deployments.scaling_report import DecisionPublisher, DecisionRecord, ScalingMetrics
+from deployments.scaling_report import DecisionPublisher, DecisionRecord, ScalingMetrics, Turn
 
 logger = logging.getLogger("ray.serve")
 
@@ -129,14 +129,15 @@ class ScalingBook:
     ) -> None:
         self._metrics.record(decision, counts=changed or began_to_hold)
         before = self._records.get(decision.path)
+        turn = Turn(now_s, str(decision.reason))
         self._records[str(decision.path)] = DecisionRecord(
             desired_replicas=decision.desired_replicas,
             current_replicas=path.running,
             target_replicas=path.target,
             reason=str(decision.reason),
             decided_at_s=now_s,
-            changed_at_s=now_s if changed else before.changed_at_s if before else None,
-            held_at_s=now_s if began_to_hold else before.held_at_s if before else None,
+            changed=turn if changed else before and before.changed,
+            held=turn if began_to_hold else before and before.held,
             dry_run=self._settings.rules.dry_run,
             inputs=dict(decision.details),
         )

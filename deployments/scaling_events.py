@@ -69,10 +69,10 @@ class PolicyChanges:
 def _event(path: str, decision: DecisionRecord, before: DecisionRecord | None) -> ScalingEvent | None:
     """What the policy wants against what it wanted: replicas that run may be neither yet."""
     desired = decision.desired_replicas
-    if decision.changed_at_s not in (None, before and before.changed_at_s):
+    if decision.changed not in (None, before and before.changed):
         wanted = decision.target_replicas if before is None else before.desired_replicas
-        reason = f"{'would_be_wanted' if decision.dry_run else 'wanted'}: {decision.reason}"
+        reason = f"{'would_be_wanted' if decision.dry_run else 'wanted'}: {decision.changed.reason}"
         return None if wanted == desired else ScalingEvent(RequestPath(path), wanted, desired, reason)
-    if decision.held_at_s not in (None, before and before.held_at_s):
-        return ScalingEvent(RequestPath(path), desired, desired, f"held: {decision.reason}")
+    if decision.held not in (None, before and before.held):
+        return ScalingEvent(RequestPath(path), desired, desired, f"held: {decision.held.reason}")
     return None

@@ -29,14 +29,21 @@ class DecisionStore(Protocol):
     def get(self, key: bytes) -> bytes | None: ...
 
 
+class Turn(msgspec.Struct, frozen=True):
+    """A decision that was news. `at_s` is wall clock."""
+
+    at_s: float
+    reason: str
+
+
 class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The last decision about one path's engines.
 
     Args:
         current_replicas: that run.
         target_replicas: that Serve had been asked for.
-        changed_at_s: wall clock of the last decision that asked for another number; None since there was none.
-        held_at_s: likewise, that began to hold the number for a reason.
+        changed: the last decision that asked for another number; None since there was none.
+        held: likewise, that began to hold the number.
         dry_run: nobody acted on it.
         inputs: the figures behind it.
     """
@@ -46,8 +53,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     target_replicas: int
     reason: str
     decided_at_s: float
-    changed_at_s: float | None
-    held_at_s: float | None = None
+    changed: Turn | None = None
+    held: Turn | None = None
     dry_run: bool
     inputs: dict[str, float]
 

@@ -129,7 +129,7 @@ def test_after_known_silence_the_path_goes_to_its_floor_and_open_requests_end_fi
     assert [answer.text for answer in answers] == ["done"] * 9
     found = wait_for_reason("hot", "steady")
     assert found.desired_replicas == 1
-    assert found.changed_at_s is not None
+    assert found.changed is not None
 
 
 def test_the_metrics_are_on_rays_metrics_port(cluster: Cluster) -> None:

@@ -21,7 +21,7 @@ from app.state.scaling_inputs import EngineStats, IngressStats
 from deployments.autoscaling import CacheAwareScalingPolicy, autoscaling_config, replica_options
 from deployments.effective import effective_config
 from deployments.scaling_book import ScalingBook, reports
-from deployments.scaling_report import DecisionPublisher, DecisionRecord, last_decisions
+from deployments.scaling_report import DecisionPublisher, DecisionRecord, Turn, last_decisions
 from tests.autoscaling_rig import APP, BUSY, NOW_S, RULES, FakeStore, Rig, context, offering
 from tests.fakes import TINY_LLAMA_CONFIG
 
@@ -173,7 +173,7 @@ def test_the_last_decisions_can_be_read_by_others() -> None:
     assert rig.store.written.wait(10)
     record: DecisionRecord = last_decisions(APP, rig.store)["hot"]
     assert (record.desired_replicas, record.current_replicas, record.reason) == (3, 1, "demand")
-    assert record.decided_at_s == record.changed_at_s == NOW_S + 2
+    assert (record.decided_at_s, record.changed) == (NOW_S + 2, Turn(NOW_S + 2, record.reason))
     assert record.inputs["demand_tokens_per_s"] == pytest.approx(2000, rel=0.02)
     assert set(last_decisions(APP, rig.store)) == {"hot"}
 
