@@ -136,8 +136,8 @@ class ScalingBook:
             target_replicas=path.target,
             reason=str(decision.reason),
             decided_at_s=now_s,
-            changed=turn if changed else before and before.changed,
-            held=turn if began_to_hold else before and before.held,
+            changed=turn if changed else before.changed if before else None,
+            held=turn if began_to_hold else before.held if before else None,
             dry_run=self._settings.rules.dry_run,
             inputs=dict(decision.details),
         )
