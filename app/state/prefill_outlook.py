@@ -12,7 +12,8 @@ class PrefillOutlook:
     """The prompts that engines have accepted and not yet computed.
 
     Steps are shared: beside a long prefill, which takes a chunk of each step, a short one is soon done. So a prompt
-    waits for no more of another one than it computes itself, or than one chunk. Less urgent ones yield.
+    waits for no more of another one than it computes itself, or than one chunk, and before that for the step that is
+    under way, of which a chunk is left. Less urgent ones yield.
 
     Args:
         queued_tokens: of the least loaded replica, whoever sent them.
@@ -36,7 +37,7 @@ class PrefillOutlook:
         longest = max(uncached_tokens, self.chunk_tokens)
         rivals = sum(min(tokens, longest) for other, tokens in self.ours if other.priority() <= path.priority())
         of_others = max(0.0, self.queued_tokens - sum(tokens for _, tokens in self.ours) / self.replicas)
-        return min(self.queued_tokens, of_others + rivals / self.replicas)
+        return min(self.queued_tokens, self.chunk_tokens + of_others + rivals / self.replicas)
 
     def seconds(self, tokens: float) -> float:
         """To compute them; 0 while the speed is unknown."""

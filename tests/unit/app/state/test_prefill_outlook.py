@@ -20,13 +20,13 @@ def test_idle_engines_make_nobody_wait() -> None:
     assert outlook(0).ahead_tokens(HOT, 2000) == 0
 
 
-def test_a_short_prompt_waits_for_one_chunk_of_a_long_one() -> None:
-    assert outlook(2000, (HOT, 2000)).ahead_tokens(HOT, 40) == 128
+def test_a_short_prompt_waits_for_the_step_under_way_and_for_one_chunk_of_a_long_one() -> None:
+    assert outlook(2000, (HOT, 2000)).ahead_tokens(HOT, 40) == 128 + 128
 
 
 def test_a_long_prompt_waits_for_as_much_of_another_as_it_computes_itself() -> None:
     found = outlook(2600, (HOT, 2000), (HOT, 600))
-    assert found.ahead_tokens(HOT, 900) == 900 + 600
+    assert found.ahead_tokens(HOT, 900) == 128 + 900 + 600
 
 
 def test_no_more_is_waited_for_than_is_left() -> None:
@@ -35,16 +35,16 @@ def test_no_more_is_waited_for_than_is_left() -> None:
 
 def test_less_urgent_prompts_yield_and_more_urgent_ones_do_not() -> None:
     found = outlook(3000, (WARM, 2000), (HOT, 1000))
-    assert found.ahead_tokens(HOT, 5000) == 1000
+    assert found.ahead_tokens(HOT, 5000) == 128 + 1000
     assert found.ahead_tokens(WARM, 5000) == 3000
 
 
 def test_what_other_ingress_replicas_sent_is_waited_for_in_full() -> None:
-    assert outlook(3000, (HOT, 1000)).ahead_tokens(HOT, 40) == 2000 + 128
+    assert outlook(3000, (HOT, 1000)).ahead_tokens(HOT, 40) == 128 + 2000 + 128
 
 
 def test_ours_are_spread_over_the_replicas() -> None:
-    assert outlook(1000, *[(HOT, 1000)] * 4, replicas=4).ahead_tokens(HOT, 500) == 500
+    assert outlook(1000, *[(HOT, 1000)] * 4, replicas=4).ahead_tokens(HOT, 500) == 128 + 500
 
 
 def test_without_a_known_speed_nothing_is_predicted() -> None:
