@@ -91,6 +91,19 @@ def test_the_line_of_the_log_tells_every_decision(caplog: pytest.LogCaptureFixtu
         assert f" {told} " in line
 
 
+def test_the_line_of_the_log_tells_what_was_predicted_beside_what_came(caplog: pytest.LogCaptureFixture) -> None:
+    door = Door()
+    first = door.admit(HOT, prompt=1000)
+    door.clock.advance(2.0)
+    first.first_token()
+    door.report(HOT)
+    door.gate.tick()
+    admitted = door.admit(HOT, prompt=400)
+    with caplog.at_level("INFO", logger="ray.serve"):
+        log_request(RequestRecord(admitted.triaged, "answered", HOT, admitted.decision, ttft_s=0.9))
+    assert " prefill_ms=800 ttft_ms=900 " in caplog.messages[0]
+
+
 def test_an_observer_that_fails_keeps_nothing_from_the_others() -> None:
     told: list[RequestRecord] = []
 
