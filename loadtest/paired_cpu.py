@@ -11,7 +11,7 @@ from loadtest.bootstrap import Ratio, ratio_of_means
 
 LIMIT = 1.02
 WHOLE, WITH_IDLE = "whole stack", "whole stack and what it adds while idle"
-REST = "rest of Ray"
+REST = "rest"
 # Parts of a process's name, and what it counts as; the first that fits.
 _ROLES = (
     ("EngineCore", "engine cores"),
@@ -21,7 +21,8 @@ _ROLES = (
     ("ServeController", "controller"),
     ("Proxy", "proxy"),
     ("haproxy", "proxy"),
-    ("agent", "Ray's agents"),
+    ("Agent", "Ray's agents"),
+    ("PulseBoard", "board"),
 )
 
 
@@ -52,10 +53,11 @@ def role_of(process: str) -> str:
 
 def used_by_role(before: Mapping[int, float], now: Mapping[int, float], names: Mapping[int, str]) -> dict[str, float]:
     """CPU seconds between two looks at a stack's processes, by role. One that has begun between them counts whole."""
-    used: Counter[str] = Counter()
+    used: dict[str, float] = {}
     for pid, cpu_s in now.items():
-        used[role_of(names[pid])] += cpu_s - before.get(pid, 0.0)
-    return dict(used)
+        role = role_of(names[pid])
+        used[role] = used.get(role, 0.0) + cpu_s - before.get(pid, 0.0)
+    return used
 
 
 @dataclass(frozen=True)

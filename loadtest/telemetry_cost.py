@@ -58,6 +58,7 @@ from loadtest.stacks import StackConfig, started_stack, wait_until_ready
 from loadtest.streaming import StreamingClient, Target
 
 SERVE = Path(sys.executable).with_name("serve")
+READY_TIMEOUT_S = 300.0
 SETTLE_S = 0.2  # what a block left to do counts as its own
 
 
@@ -104,6 +105,7 @@ def stack_config(serve_config: Path, side: Side, telemetry: Mapping[str, Any], f
         url=f"http://127.0.0.1:{port}",
         environment=isolated_ray(folder, place=list(Side).index(side)),
         ready_path="/ready",
+        ready_timeout_s=READY_TIMEOUT_S,
     )
 
 

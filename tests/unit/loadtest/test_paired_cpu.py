@@ -23,7 +23,7 @@ from loadtest.paired_cpu import (
 
 
 def block(ingress_s: float, engine_s: float = 3.0, idle_s: float = 0.0, requests: int = 100) -> Block:
-    return Block(requests, 4.0, {"ingress": ingress_s, "engine cores": engine_s}, {"rest of Ray": idle_s})
+    return Block(requests, 4.0, {"ingress": ingress_s, "engine cores": engine_s}, {"rest": idle_s})
 
 
 def drifting_pairs(ratio: float, noise: float, pairs: int, seed: int = 0) -> list[tuple[float, float]]:
@@ -47,8 +47,9 @@ def test_who_goes_first_alternates() -> None:
         ("ray::ServeController.listen_for_change", "controller"),
         ("ray::HAProxyManager", "proxy"),
         ("haproxy haproxy.cfg", "proxy"),
-        ("python agent.py", "Ray's agents"),
-        ("raylet", "rest of Ray"),
+        ("ray::DashboardAgent", "Ray's agents"),
+        ("ray::ServeReplica:kvpulse:PulseBoard", "board"),
+        ("raylet", "rest"),
     ],
 )
 def test_a_process_is_known_by_its_title(name: str, role: str) -> None:
@@ -57,7 +58,7 @@ def test_a_process_is_known_by_its_title(name: str, role: str) -> None:
 
 def test_the_cpu_of_a_role_is_that_of_all_its_processes_since_the_first_look() -> None:
     names = {1: "raylet", 2: "gcs_server", 3: "haproxy"}
-    assert used_by_role({1: 10.0, 2: 5.0}, {1: 10.5, 2: 5.25, 3: 0.5}, names) == {"rest of Ray": 0.75, "proxy": 0.5}
+    assert used_by_role({1: 10.0, 2: 5.0}, {1: 10.5, 2: 5.25, 3: 0.5}, names) == {"rest": 0.75, "proxy": 0.5}
 
 
 def test_the_ratio_is_of_cpu_per_request_by_role_and_for_the_whole() -> None:
