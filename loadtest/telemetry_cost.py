@@ -5,6 +5,8 @@ sampled by default) and one without. Short blocks of the same streamed chats alt
 the machine's speed for longer than a few seconds changes both. Counted is the CPU of each stack's own processes; the
 load generator and the collector are in neither.
 
+The interval is that of these two stacks. Two of the same configuration differ too: `--control` shows by how much.
+
 Ends with 1 if the 95 % interval of the ratio lies above 1.02.
 """
 
