@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from loadtest.records import RequestRecord
 from loadtest.summary import quantile
@@ -57,13 +58,28 @@ def ratio_of(blocks: Sequence[PairedBlock], metric: Metric, seed: int = 0, resam
     ratios = []
     for _ in range(resamples):
         drawn = [_resample(rng, block) for block in rng.choices(blocks, k=len(blocks))] if blocks else []
-        ratio = _divide(*_measure(drawn, metric))
-        if ratio is not None:
-            ratios.append(ratio)
-    if len(ratios) < resamples / 2:
-        return Ratio(ours, theirs, value)
+        ratios.append(_divide(*_measure(drawn, metric)))
+    return Ratio(ours, theirs, value, *_interval(ratios))
+
+
+def ratio_of_means(pairs: Sequence[tuple[float, float]], seed: int = 0, resamples: int = RESAMPLES) -> Ratio:
+    """Of values measured in pairs, ours first: mean over mean, and its interval from drawing pairs with replacement."""
+    rng = random.Random(seed)  # noqa: S311 - statistics, not secrets
+    ours, theirs = (fmean(side) for side in zip(*pairs, strict=True))
+    ratios = []
+    for _ in range(resamples):
+        our_sum, their_sum = (sum(side) for side in zip(*rng.choices(pairs, k=len(pairs)), strict=True))
+        ratios.append(_divide(our_sum, their_sum))
+    return Ratio(ours, theirs, _divide(ours, theirs), *_interval(ratios))
+
+
+def _interval(ratios: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Of resamples; those without a value are left out, and half of them at most."""
+    known = [ratio for ratio in ratios if ratio is not None]
+    if len(known) < len(ratios) / 2:
+        return None, None
     tail = (1 - CONFIDENCE) / 2
-    return Ratio(ours, theirs, value, quantile(ratios, tail), quantile(ratios, 1 - tail))
+    return quantile(known, tail), quantile(known, 1 - tail)
 
 
 def _measure(blocks: Sequence[PairedBlock], metric: Metric) -> tuple[float | None, float | None]:

@@ -29,6 +29,19 @@ def cpu_seconds() -> dict[int, float]:
     }
 
 
+def tree_cpu_seconds(pid: int) -> dict[int, float]:
+    """The same of a process and all that it has started."""
+    tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    return {process.pid: times.user + times.system for process in tree if (times := _cpu_times(process)) is not None}
+
+
+def _cpu_times(process: psutil.Process) -> psutil._ntuples.pcputimes | None:
+    try:
+        return process.cpu_times()
+    except psutil.Error:
+        return None
+
+
 def cpu_since(before: Mapping[int, float]) -> list[ProcessCpu]:
     """What each process used since `before`, most first; less than NOTICEABLE_S is left out."""
     used = {pid: now_s - before.get(pid, 0.0) for pid, now_s in cpu_seconds().items()}

@@ -64,6 +64,13 @@ def running_stack(stack: StackConfig, log_path: Path) -> Iterator[ServedModel]:
 
     Raises ProbeError when it does not become ready; `log_path` holds what it wrote.
     """
+    with started_stack(stack, log_path) as process:
+        yield wait_until_ready(stack, process)
+
+
+@contextmanager
+def started_stack(stack: StackConfig, log_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The stack's first process, without waiting; stops the stack at the end."""
     command = [substitute(part, os.environ) for part in stack.command]
     extra = {name: substitute(value, os.environ) for name, value in stack.environment.items()}
     log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,13 +85,14 @@ def running_stack(stack: StackConfig, log_path: Path) -> Iterator[ServedModel]:
             start_new_session=True,
         )
         try:
-            yield _wait_until_ready(stack, process)
+            yield process
         finally:
             stop_process_tree(process.pid)
             process.wait()
 
 
-def _wait_until_ready(stack: StackConfig, process: subprocess.Popen[bytes]) -> ServedModel:
+def wait_until_ready(stack: StackConfig, process: subprocess.Popen[bytes]) -> ServedModel:
+    """The model, once every address has completed a prompt. Raises ProbeError."""
     served = None
     for url in dict.fromkeys((stack.url, *stack.class_urls.values())):
         model = wait_until_answering(

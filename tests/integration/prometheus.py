@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import yaml
 
+from loadtest.isolation import free_port
 from tests.integration.cluster import eventually
-from tests.integration.stack import free_port
 
 BINARY = shutil.which("prometheus")
 

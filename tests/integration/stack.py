@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,16 +17,11 @@ import httpx
 import psutil
 import yaml
 
+from loadtest.isolation import free_port, isolated_ray
+
 START_TIMEOUT_S = 420.0
 STOP_TIMEOUT_S = 150.0
 SERVE_RUN = (Path(sys.executable).with_name("serve"), "run")
-_DIRECT_PORTS = 100
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def process_name(process: psutil.Process) -> str:
@@ -80,24 +74,10 @@ class Stack:
         return path
 
     def _environment(self) -> dict[str, str]:
-        """HAProxy's files and ports are one set per machine unless told otherwise, and another stack may be running."""
-        first_direct_port = _free_block(_DIRECT_PORTS)
         own = {
-            "RAY_TMPDIR": str(self.folder),
-            "RAY_ADDRESS": "local",
+            **isolated_ray(self.folder),  # another stack may be running
             "PYTHONPATH": str(Path(__file__).parents[2]),
             "RAY_metrics_report_interval_ms": "1000",  # ten times as often as usual: nobody wants to wait for metrics
-            "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(self.folder / "haproxy.cfg"),
-            "RAY_SERVE_HAPROXY_SOCKET_PATH": str(self.folder / "admin.sock"),
-            "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(self.folder / "metrics.sock"),
-            "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(self.folder),
-            "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(self.folder / "server-state"),
-            "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
-            "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
-            "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
-            "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(free_port()),
-            "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first_direct_port),
-            "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first_direct_port + _DIRECT_PORTS),
         }
         return {**os.environ, **own}
 
@@ -173,15 +153,3 @@ class Stack:
             root = psutil.Process(self.pid)
             self._family = [root, *root.children(recursive=True)]  # listed before: orphans lose their parent
             self._process.send_signal(number)
-
-
-def _free_block(size: int) -> int:
-    """The first of `size` ports below the range from which the system takes ports by itself."""
-    for first in range(20_000, 32_000, size):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("0.0.0.0", first))  # noqa: S104 - Ray binds them so
-            except OSError:
-                continue
-            return first
-    raise AssertionError("no free block of ports")
