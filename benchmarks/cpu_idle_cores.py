@@ -1,7 +1,8 @@
 """What it brings that an engine on a CPU takes the cores of one that is idle, and what it costs where both are busy.
 
-`python -m benchmarks.cpu_idle_cores MODEL_FOLDER`: a hot and a cold engine, processes of their own as in the service, first with
-fixed threads, then with the rule; the last column is the second over the first. Nothing else may use the cores.
+`python -m benchmarks.cpu_idle_cores MODEL_FOLDER`: a hot and a cold engine, processes of their own as in the
+service, first with fixed threads, then with the rule; the last column is the second over the first. Nothing else may
+use the cores.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import psutil
 
 from deployments.resources import DECODE_THREADS_VARIABLE, IDLE_THREADS_VARIABLE
 
-_WORKER = "deployments.cpu_worker.TwoSpeedWorker"
+_WORKERS = {"fixed": "deployments.cpu_worker.TwoSpeedWorker", "idle": "deployments.cpu_worker.IdleCoresWorker"}
 _STEP_TOKENS = 256
 _NICENESS = {"hot": 0, "cold": 19}
 # name: engine, sequences, prompt tokens, answer tokens
@@ -34,11 +35,15 @@ _ALONE = {
 class _Engine:
     """In the engine's process."""
 
-    def __init__(self, model: str, name: str) -> None:
+    def __init__(self, model: str, name: str, rule: str) -> None:
         from vllm import LLM
 
         options: dict[str, Any] = {"dtype": "bfloat16", "kv_cache_memory_bytes": 400 * 2**20, "max_model_len": 4096}
-        options |= {"max_num_batched_tokens": _STEP_TOKENS, "enable_prefix_caching": False, "worker_cls": _WORKER}
+        options |= {
+            "max_num_batched_tokens": _STEP_TOKENS,
+            "enable_prefix_caching": False,
+            "worker_cls": _WORKERS[rule],
+        }
         self._engine = LLM(model, block_size=32, enforce_eager=True, **options).llm_engine
         self._rng = random.Random(0)
         self._requests = 0
@@ -77,18 +82,18 @@ class _Engine:
 class _Process:
     """The other end of an engine's process: one JSON line per order and per answer."""
 
-    def __init__(self, model: str, name: str, environment: dict[str, str]) -> None:
-        command = [sys.executable, "-m", "benchmarks.cpu_idle_cores", model, "--engine", name]
+    def __init__(self, model: str, name: str, rule: str, environment: dict[str, str]) -> None:
+        command = [sys.executable, "-m", "benchmarks.cpu_idle_cores", model, "--engine", name, "--rule", rule]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         self._process = subprocess.Popen(command, env=os.environ | environment, text=True, **pipes)  # noqa: S603 - our own
 
     def order(self, work: str, *amounts: int) -> None:
-        assert self._process.stdin is not None  # noqa: S101 - for the type checker
+        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([work, *amounts]) + "\n")
         self._process.stdin.flush()
 
     def answer(self) -> dict[str, float]:
-        assert self._process.stdout is not None  # noqa: S101 - for the type checker
+        assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{"):
                 found: dict[str, float] = json.loads(line)
@@ -103,26 +108,27 @@ class _Process:
         self._process.communicate()
 
 
-def _serve_orders(model: str, name: str) -> None:
-    engine = _Engine(model, name)
+def _serve_orders(model: str, name: str, rule: str) -> None:
+    engine = _Engine(model, name, rule)
     for line in sys.stdin:
         work, *amounts = json.loads(line)
         print(json.dumps(getattr(engine, work)(*amounts)), flush=True)
 
 
-def _measure(model: str, idle_rule: bool) -> dict[str, float]:
+def _measure(model: str, rule: str) -> dict[str, float]:
     cores = len(os.sched_getaffinity(0))
     common = {
         DECODE_THREADS_VARIABLE: "1",
+        IDLE_THREADS_VARIABLE: str(cores),
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_LOGGING_LEVEL": "ERROR",
         "TORCHDYNAMO_DISABLE": "1",
         "HF_HUB_OFFLINE": "1",
-    } | ({IDLE_THREADS_VARIABLE: str(cores)} if idle_rule else {})
+    }
     engines = {
-        "hot": _Process(model, "hot", common | {"OMP_NUM_THREADS": str(cores)}),
-        "cold": _Process(model, "cold", common | {"OMP_NUM_THREADS": "1"}),
+        "hot": _Process(model, "hot", rule, common | {"OMP_NUM_THREADS": str(cores)}),
+        "cold": _Process(model, "cold", rule, common | {"OMP_NUM_THREADS": "1"}),
     }
     hot, cold = engines["hot"], engines["cold"]
     # Each size's first step, one engine after the other.
@@ -147,13 +153,14 @@ def _measure(model: str, idle_rule: bool) -> dict[str, float]:
 @click.command(help=__doc__)
 @click.argument("model", type=click.Path(exists=True, file_okay=False))
 @click.option("--engine", type=click.Choice(["hot", "cold"]), hidden=True)
-def main(model: str, engine: str | None) -> None:
+@click.option("--rule", type=click.Choice(list(_WORKERS)), hidden=True)
+def main(model: str, engine: str | None, rule: str) -> None:
     if engine is not None:
-        _serve_orders(model, engine)
+        _serve_orders(model, engine, rule)
         return
-    fixed, rule = _measure(model, idle_rule=False), _measure(model, idle_rule=True)
+    fixed, idle = _measure(model, "fixed"), _measure(model, "idle")
     for name, value in fixed.items():
-        click.echo(f"| {name} | {value:.1f} | {rule[name]:.1f} | {rule[name] / value:.2f} |")
+        click.echo(f"| {name} | {value:.1f} | {idle[name]:.1f} | {idle[name] / value:.2f} |")
 
 
 if __name__ == "__main__":

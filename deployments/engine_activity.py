@@ -1,8 +1,8 @@
 """Which engines of this machine compute now: a few numbers in a file that all of their processes map.
 
-Each engine has one number, the moment until which it counts as busy on the machine's monotonic clock. It alone writes it,
-everyone reads it, nobody waits. Nothing is to be cleaned up after an engine that dies: its moment passes, and the kernel
-gives its place back.
+Each engine has one number, the moment until which it counts as busy, on the machine's monotonic clock. It alone writes
+it, everyone reads it, nobody waits. Nothing is to be cleaned up after an engine that dies: its moment passes, and the
+kernel gives its place back.
 """
 
 from __future__ import annotations
