@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,8 @@ def start(path):
 
     def other(what: str, at_ns: int = NOW_NS) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", _ENGINE, str(path), str(at_ns), what]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = subprocess.Popen(command, text=True, **pipes)  # noqa: S603 - our own interpreter
         started.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == "told\n"
