@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import time
@@ -30,6 +29,12 @@ _ALONE = {
     "hot alone, 4 sequences": ("hot", 4, 64),
     "cold alone, 2 sequences": ("cold", 2, 64),
 }
+# name, cold prompts meanwhile, what the hot engine does
+_TOGETHER: list[tuple[str, int, tuple[Any, ...]]] = [
+    ("hot beside cold, 1 sequence", 4, ("decode", 1, 200)),
+    ("hot beside cold, 4 sequences", 4, ("decode", 4, 200)),
+    ("hot requests beside cold", 11, ("answers", 14, 100, 20)),
+]
 
 
 class _Engine:
@@ -53,13 +58,18 @@ class _Engine:
     def decode(self, sequences: int, tokens: int) -> dict[str, float]:
         """Gaps between tokens, in milliseconds."""
         self._submit(sequences, 32, tokens)
-        gaps_ms = []
-        while self._engine.has_unfinished_requests():
-            began_s = time.perf_counter()
-            self._engine.step()
-            gaps_ms.append(1e3 * (time.perf_counter() - began_s))
-        decoding = sorted(gaps_ms[2:])
-        return {"p50 ms": statistics.median(decoding), "p95 ms": decoding[int(0.95 * len(decoding))]}
+        return _quantiles("gap", self._steps_ms()[1:])
+
+    def answers(self, requests: int, prompt_tokens: int, tokens: int) -> dict[str, float]:
+        """Of short requests with pauses, in which the other engine takes the cores that it is to give back."""
+        first_ms, gaps_ms = [], []
+        for _ in range(requests):
+            time.sleep(self._rng.uniform(0.2, 0.8))
+            self._submit(1, prompt_tokens, tokens)
+            steps_ms = self._steps_ms()
+            first_ms.append(steps_ms[0])
+            gaps_ms += steps_ms[1:]
+        return _quantiles("first token", first_ms) | _quantiles("gap", gaps_ms)
 
     def prefill(self, prompts: int, tokens: int) -> dict[str, float]:
         began_s = time.perf_counter()
@@ -69,6 +79,14 @@ class _Engine:
                 self._engine.step()
         return {"prefill tokens/s": prompts * tokens / (time.perf_counter() - began_s)}
 
+    def _steps_ms(self) -> list[float]:
+        steps_ms = []
+        while self._engine.has_unfinished_requests():
+            began_s = time.perf_counter()
+            self._engine.step()
+            steps_ms.append(1e3 * (time.perf_counter() - began_s))
+        return steps_ms
+
     def _submit(self, sequences: int, prompt_tokens: int, tokens: int) -> None:
         from vllm import SamplingParams
 
@@ -77,6 +95,11 @@ class _Engine:
             prompt: Any = {"prompt_token_ids": [self._rng.randrange(1000, 40_000) for _ in range(prompt_tokens)]}
             sampling = SamplingParams(max_tokens=tokens, ignore_eos=True, temperature=0)
             self._engine.add_request(str(self._requests), prompt, sampling)
+
+
+def _quantiles(name: str, values_ms: list[float]) -> dict[str, float]:
+    ordered = sorted(values_ms)
+    return {f"{name} p{part} ms": ordered[int(part / 100 * len(ordered))] for part in (50, 95)}
 
 
 class _Process:
@@ -140,11 +163,10 @@ def _measure(model: str, rule: str) -> dict[str, float]:
     for name, (engine_name, sequences, tokens) in _ALONE.items():
         found |= {f"{name}: {k}": v for k, v in engines[engine_name].run("decode", sequences, tokens).items()}
     found |= {f"cold alone: {k}": v for k, v in cold.run("prefill", 3, 1024).items()}
-    for sequences in (1, 4):
-        cold.order("prefill", 5, 1024)
-        hot_gaps = hot.run("decode", sequences, 128)
-        found |= {f"both, hot, {sequences} sequences: {k}": v for k, v in hot_gaps.items()}
-        found |= {f"both, cold beside {sequences}: {k}": v for k, v in cold.answer().items()}
+    for name, prompts, work in _TOGETHER:
+        cold.order("prefill", prompts, 1024)
+        found |= {f"{name}: {k}": v for k, v in hot.run(*work).items()}
+        found |= {f"cold beside it: {k} ({name})": v for k, v in cold.answer().items()}
     for engine in engines.values():
         engine.close()
     return found
