@@ -13,7 +13,7 @@ from app.config.defaults import Hardware, ResolvedPath
 _CPU_REPLICA_CPUS = 0.1
 _CUDA_REPLICA_CPUS = 1.0
 DECODE_THREADS_VARIABLE = "KVPULSE_DECODE_THREADS"  # read by deployments.cpu_worker
-IDLE_THREADS_VARIABLE = "KVPULSE_IDLE_THREADS"  # likewise
+ALONE_THREADS_VARIABLE = "KVPULSE_ALONE_THREADS"  # likewise; unset: cores are not lent
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,9 @@ def _cpu_environment(path: ResolvedPath, engine: Mapping[str, Any], hardware: Ha
         # vLLM's own binding puts the threads of every engine on the same first cores.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         DECODE_THREADS_VARIABLE: str(path.decode_threads),
-        IDLE_THREADS_VARIABLE: str(hardware.cores),
     }
+    if hardware.core_sharing == "priority":
+        environment[ALONE_THREADS_VARIABLE] = str(hardware.cores)
     if engine.get("enforce_eager"):
         # Eager engines still compile at the first request with logprobs, for ten seconds.
         environment["TORCHDYNAMO_DISABLE"] = "1"

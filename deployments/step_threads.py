@@ -20,13 +20,13 @@ class StepThreads:
     Args:
         prompt: while others compute, for prompts.
         decode: while others compute, for steps of a few tokens.
-        alone: while nobody else computes.
+        alone: while nobody else computes; None: as if somebody did.
         full_step_tokens: the most that a step can hold.
     """
 
     prompt: int
     decode: int
-    alone: int
+    alone: int | None
     full_step_tokens: int
     _met: set[int] = field(default_factory=set)
 
@@ -34,6 +34,6 @@ class StepThreads:
         small = tokens <= SMALL_STEP_TOKENS
         first = (small or tokens == self.full_step_tokens) and tokens not in self._met
         self._met.add(tokens)
-        if first or not others_compute:
+        if self.alone is not None and (first or not others_compute):
             return self.alone
         return self.decode if small else self.prompt
