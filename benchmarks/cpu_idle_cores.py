@@ -18,9 +18,9 @@ from typing import Any
 import click
 import psutil
 
-from deployments.resources import DECODE_THREADS_VARIABLE, IDLE_THREADS_VARIABLE
+from deployments.resources import ALONE_THREADS_VARIABLE, DECODE_THREADS_VARIABLE
 
-_WORKERS = {"fixed": "deployments.cpu_worker.TwoSpeedWorker", "idle": "deployments.cpu_worker.IdleCoresWorker"}
+_WORKER = "deployments.cpu_worker.StepThreadsWorker"
 _STEP_TOKENS = 256
 _NICENESS = {"hot": 0, "cold": 19}
 # name: engine, sequences, prompt tokens, answer tokens
@@ -40,14 +40,14 @@ _TOGETHER: list[tuple[str, int, tuple[Any, ...]]] = [
 class _Engine:
     """In the engine's process."""
 
-    def __init__(self, model: str, name: str, rule: str) -> None:
+    def __init__(self, model: str, name: str) -> None:
         from vllm import LLM
 
         options: dict[str, Any] = {"dtype": "bfloat16", "kv_cache_memory_bytes": 400 * 2**20, "max_model_len": 4096}
         options |= {
             "max_num_batched_tokens": _STEP_TOKENS,
             "enable_prefix_caching": False,
-            "worker_cls": _WORKERS[rule],
+            "worker_cls": _WORKER,
         }
         self._engine = LLM(model, block_size=32, enforce_eager=True, **options).llm_engine
         self._rng = random.Random(0)
@@ -105,8 +105,8 @@ def _quantiles(name: str, values_ms: list[float]) -> dict[str, float]:
 class _Process:
     """The other end of an engine's process: one JSON line per order and per answer."""
 
-    def __init__(self, model: str, name: str, rule: str, environment: dict[str, str]) -> None:
-        command = [sys.executable, "-m", "benchmarks.cpu_idle_cores", model, "--engine", name, "--rule", rule]
+    def __init__(self, model: str, name: str, environment: dict[str, str]) -> None:
+        command = [sys.executable, "-m", "benchmarks.cpu_idle_cores", model, "--engine", name]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         self._process = subprocess.Popen(command, env=os.environ | environment, text=True, **pipes)  # noqa: S603 - our own
 
@@ -131,27 +131,26 @@ class _Process:
         self._process.communicate()
 
 
-def _serve_orders(model: str, name: str, rule: str) -> None:
-    engine = _Engine(model, name, rule)
+def _serve_orders(model: str, name: str) -> None:
+    engine = _Engine(model, name)
     for line in sys.stdin:
         work, *amounts = json.loads(line)
         print(json.dumps(getattr(engine, work)(*amounts)), flush=True)
 
 
-def _measure(model: str, rule: str) -> dict[str, float]:
+def _measure(model: str, lends: bool) -> dict[str, float]:
     cores = len(os.sched_getaffinity(0))
     common = {
         DECODE_THREADS_VARIABLE: "1",
-        IDLE_THREADS_VARIABLE: str(cores),
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_LOGGING_LEVEL": "ERROR",
         "TORCHDYNAMO_DISABLE": "1",
         "HF_HUB_OFFLINE": "1",
-    }
+    } | ({ALONE_THREADS_VARIABLE: str(cores)} if lends else {})
     engines = {
-        "hot": _Process(model, "hot", rule, common | {"OMP_NUM_THREADS": str(cores)}),
-        "cold": _Process(model, "cold", rule, common | {"OMP_NUM_THREADS": "1"}),
+        "hot": _Process(model, "hot", common | {"OMP_NUM_THREADS": str(cores)}),
+        "cold": _Process(model, "cold", common | {"OMP_NUM_THREADS": "1"}),
     }
     hot, cold = engines["hot"], engines["cold"]
     # Each size's first step, one engine after the other.
@@ -175,14 +174,13 @@ def _measure(model: str, rule: str) -> dict[str, float]:
 @click.command(help=__doc__)
 @click.argument("model", type=click.Path(exists=True, file_okay=False))
 @click.option("--engine", type=click.Choice(["hot", "cold"]), hidden=True)
-@click.option("--rule", type=click.Choice(list(_WORKERS)), hidden=True)
-def main(model: str, engine: str | None, rule: str) -> None:
+def main(model: str, engine: str | None) -> None:
     if engine is not None:
-        _serve_orders(model, engine, rule)
+        _serve_orders(model, engine)
         return
-    fixed, idle = _measure(model, "fixed"), _measure(model, "idle")
+    fixed, lent = _measure(model, lends=False), _measure(model, lends=True)
     for name, value in fixed.items():
-        click.echo(f"| {name} | {value:.1f} | {idle[name]:.1f} | {idle[name] / value:.2f} |")
+        click.echo(f"| {name} | {value:.1f} | {lent[name]:.1f} | {lent[name] / value:.2f} |")
 
 
 if __name__ == "__main__":

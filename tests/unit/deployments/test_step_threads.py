@@ -31,3 +31,8 @@ def test_a_size_that_comes_often_is_first_computed_with_every_core_whoever_else_
 
 def test_the_rest_of_a_prompt_waits_for_nobody_at_its_first_time_either(cold):
     assert cold.of_step(100, others_compute=True) == 2
+
+
+def test_where_cores_are_not_lent_only_the_tokens_count():
+    threads = StepThreads(prompt=2, decode=1, alone=None, full_step_tokens=FULL)
+    assert [threads.of_step(tokens, others_compute=False) for tokens in (1, 1, 100, FULL)] == [1, 1, 2, 2]
