@@ -17,7 +17,7 @@ import click
 
 from deployments.resources import DECODE_THREADS_VARIABLE
 
-_WORKER = "deployments.cpu_worker.TwoSpeedWorker"
+_WORKER = "deployments.cpu_worker.StepThreadsWorker"
 # name: prompts, prompt tokens, answer tokens
 _WORK = {
     "decode, 1 sequence": (1, 32, 48),

@@ -15,7 +15,7 @@ from app.errors import ConfigError
 
 # By its qualified name: vLLM rewrites "uni" to the multi-process executor on a CPU, which costs a process per engine.
 _UNIPROC_EXECUTOR = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-_TWO_SPEED_WORKER = "deployments.cpu_worker.TwoSpeedWorker"
+_CPU_WORKER = "deployments.cpu_worker.StepThreadsWorker"
 # Engine arguments that the application sets from another part of the configuration.
 _SET_ELSEWHERE = {
     "model": "model.source",
@@ -41,8 +41,7 @@ def engine_arguments(path: ResolvedPath, model: ModelConfig, model_path: str) ->
         arguments.pop("kv_offloading_size", None)  # vLLM takes 0 for an offload buffer of no bytes
     if path.kind == "cpu":
         arguments.setdefault("distributed_executor_backend", _UNIPROC_EXECUTOR)
-        if path.decode_threads < path.threads:
-            arguments.setdefault("worker_cls", _TWO_SPEED_WORKER)
+        arguments.setdefault("worker_cls", _CPU_WORKER)
     elif path.devices > 1:
         arguments.setdefault("distributed_executor_backend", "ray")
     return arguments

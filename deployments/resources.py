@@ -13,6 +13,7 @@ from app.config.defaults import Hardware, ResolvedPath
 _CPU_REPLICA_CPUS = 0.1
 _CUDA_REPLICA_CPUS = 1.0
 DECODE_THREADS_VARIABLE = "KVPULSE_DECODE_THREADS"  # read by deployments.cpu_worker
+ALONE_THREADS_VARIABLE = "KVPULSE_ALONE_THREADS"  # likewise; unset: cores are not lent
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def path_resources(path: ResolvedPath, engine: Mapping[str, Any], hardware: Hard
     """
     environment = {"HF_HUB_OFFLINE": "1"} if Path(engine["model"]).is_dir() else {}
     if hardware.kind == "cpu":
-        return PathResources({"num_cpus": _CPU_REPLICA_CPUS}, environment | _cpu_environment(path, engine))
+        return PathResources({"num_cpus": _CPU_REPLICA_CPUS}, environment | _cpu_environment(path, engine, hardware))
     if path.devices == 1:
         options = {"num_cpus": _CUDA_REPLICA_CPUS, "num_gpus": path.share}
         return PathResources(options, environment | _mps_environment(path, hardware))
@@ -51,13 +52,15 @@ def path_resources(path: ResolvedPath, engine: Mapping[str, Any], hardware: Hard
     return PathResources({"num_cpus": _CUDA_REPLICA_CPUS, "num_gpus": 0}, environment, bundles, strategy)
 
 
-def _cpu_environment(path: ResolvedPath, engine: Mapping[str, Any]) -> dict[str, str]:
+def _cpu_environment(path: ResolvedPath, engine: Mapping[str, Any], hardware: Hardware) -> dict[str, str]:
     environment = {
         "OMP_NUM_THREADS": str(path.threads),
         # vLLM's own binding puts the threads of every engine on the same first cores.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         DECODE_THREADS_VARIABLE: str(path.decode_threads),
     }
+    if hardware.core_sharing == "priority":
+        environment[ALONE_THREADS_VARIABLE] = str(hardware.cores)
     if engine.get("enforce_eager"):
         # Eager engines still compile at the first request with logprobs, for ten seconds.
         environment["TORCHDYNAMO_DISABLE"] = "1"

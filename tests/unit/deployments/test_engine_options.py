@@ -58,6 +58,13 @@ def test_a_cpu_engine_runs_its_worker_in_process_and_a_parallel_one_on_ray():
     )
 
 
+def test_every_cpu_engine_chooses_its_threads_by_the_step_unless_it_has_a_worker_of_its_own():
+    worker = "deployments.cpu_worker.StepThreadsWorker"
+    assert [arguments(NO_GPU, name)["worker_cls"] for name in ("hot", "cold")] == [worker, worker]
+    assert arguments(NO_GPU, worker_cls="theirs.Worker")["worker_cls"] == "theirs.Worker"
+    assert "worker_cls" not in arguments(H100)
+
+
 def test_further_engine_arguments_of_vllm_pass_through():
     engine_options.refuse_unknown(config(seed=7))
     assert arguments(NO_GPU, seed=7)["seed"] == 7

@@ -34,6 +34,12 @@ def test_on_a_cpu_an_engine_has_its_threads_and_asks_ray_for_little():
     assert "VLLM_CPU_KVCACHE_SPACE" not in found.environment
 
 
+def test_engines_lend_each_other_their_cores_unless_these_are_split():
+    assert resources(NO_GPU, name="cold").environment["KVPULSE_ALONE_THREADS"] == "8"
+    split = resources(replace(NO_GPU, core_sharing="split"), name="cold")
+    assert "KVPULSE_ALONE_THREADS" not in split.environment
+
+
 def test_dynamo_is_off_only_where_the_engine_is_eager():
     assert resources(NO_GPU).environment["TORCHDYNAMO_DISABLE"] == "1"
     assert "TORCHDYNAMO_DISABLE" not in resources(NO_GPU, enforce_eager=False).environment
