@@ -13,7 +13,7 @@ from app.state.rates import CounterRate, PrefillSpeed
 from app.state.watermarks import Level, Sustained, next_crowded
 
 _PREEMPTIONS_OVER_S = 10.0
-_PREFILL_SPEED_OVER_S = 300.0
+_PREFILL_SPEED_OVER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)

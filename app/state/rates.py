@@ -47,10 +47,12 @@ class PrefillSpeed:
     """Tokens per second at which engines take in prompts, from what first tokens waited for.
 
     A request that found `queued` tokens ahead and adds `own` sees its first token after `queued + own` have been
-    computed. Fixed costs dominate short ones, so only long waits teach anything.
+    computed. Fixed costs dominate short ones, so only long waits teach anything, and short ones that prove the engines
+    far faster than they are taken to be: else one hiccup would be believed until a long prompt comes.
     """
 
     LEAST_TOKENS = 256
+    FAR_FASTER = 2.0
 
     def __init__(self, time_constant_s: float, now_s: float) -> None:
         self._tokens = DecayingRate(time_constant_s, now_s)
@@ -58,7 +60,10 @@ class PrefillSpeed:
         self._known: float | None = None
 
     def add(self, tokens: float, seconds: float, now_s: float) -> None:
-        if tokens >= self.LEAST_TOKENS and seconds > 0:
+        if seconds <= 0:
+            return
+        far_faster = self._known is not None and tokens / seconds >= self.FAR_FASTER * self._known
+        if tokens >= self.LEAST_TOKENS or far_faster:
             self._tokens.add(tokens, now_s)
             self._seconds.add(seconds, now_s)
             self._known = self._tokens.per_s(now_s) / self._seconds.per_s(now_s)

@@ -51,3 +51,20 @@ def test_the_prefill_speed_follows_the_engines_and_survives_idleness() -> None:
     speed.add(6000, 10.0, 0.0)
     speed.add(6000, 5.0, 3000.0)
     assert speed.tokens_per_s == pytest.approx(1200, rel=0.01)
+
+
+def test_a_hiccup_is_not_believed_for_long_where_all_prompts_are_short() -> None:
+    speed = PrefillSpeed(60.0, now_s=0.0)
+    speed.add(300, 20.0, 0.0)
+    for second in range(120):
+        speed.add(100, 0.2, float(second))
+    assert speed.tokens_per_s is not None
+    assert speed.tokens_per_s > 200
+
+
+def test_short_prompts_do_not_make_engines_look_a_little_faster_than_they_are() -> None:
+    speed = PrefillSpeed(60.0, now_s=0.0)
+    speed.add(6000, 10.0, 0.0)
+    for second in range(120):
+        speed.add(100, 0.1, float(second))
+    assert speed.tokens_per_s == pytest.approx(600)
