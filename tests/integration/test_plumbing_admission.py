@@ -53,7 +53,8 @@ def test_explaining_tells_admission_and_books_nothing(client: httpx.Client) -> N
     }
     for _ in range(30):
         assert explain(client, request)["features"]["heavy_prefix_tokens"] == 0
-    assert engines_are_free(client)
+    # A report of an earlier request may still come; what explaining had booked would stay.
+    eventually(lambda: engines_are_free(client), "nothing is booked")
 
 
 def test_a_session_keeps_its_path(client: httpx.Client) -> None:
