@@ -21,7 +21,8 @@ from deployments.autoscaling import replica_options
 from deployments.effective import EffectiveConfig, effective_config
 from deployments.engine import EngineReplica, EngineSpec
 from deployments.engine_options import engine_arguments
-from deployments.ingress import EnginesSpec, Ingress, IngressSpec
+from deployments.ingress import Ingress
+from deployments.ingress_spec import EnginesSpec, IngressSpec
 from deployments.prewarm import BOARD_DEPLOYMENT
 from deployments.pulse_board import PulseBoard, board_spec
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -13,7 +12,6 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 from ray import serve
 
-from app.config.keys import KeyRing
 from app.config.schema import AppConfig
 from app.decisions.admission import Guard
 from app.errors import InvalidRequestError, NotFoundError, UnavailableError
@@ -30,6 +28,7 @@ from deployments.forwarding import EngineConnections
 from deployments.gate import Gate
 from deployments.http_errors import openai_shaped_app
 from deployments.incoming import Incoming, Intake
+from deployments.ingress_spec import IngressSpec
 from deployments.ingress_telemetry import IngressTelemetry
 from deployments.leases import Lease
 from deployments.live_feed import LiveFeed
@@ -49,48 +48,6 @@ from deployments.triage import Triage
 ROUTES = (CHAT, COMPLETIONS, RESPONSES)
 
 http = openai_shaped_app()
-
-
-@dataclass(frozen=True)
-class EnginesSpec:
-    """What the ingress needs to know of one path's engines.
-
-    Args:
-        context_tokens: longest prompt plus answer.
-        block_size: tokens per KV block.
-        slots_per_replica: requests that one replica takes, running or queued in the engine.
-        heeds_priority: its scheduler knows priorities.
-        chunk_tokens: most tokens of one prompt in a step.
-    """
-
-    context_tokens: int
-    block_size: int
-    slots_per_replica: int
-    heeds_priority: bool
-    chunk_tokens: int
-
-
-@dataclass(frozen=True)
-class IngressSpec:
-    """What the ingress needs to know of the rest.
-
-    Args:
-        config: the whole configuration.
-        engine_arguments: of the path with the longest context; the renderer is made from them.
-        frontend_arguments: parsers and templates, as the engines have them.
-        engines: by HOT and COLD.
-        key_ring: None serves without keys.
-    """
-
-    config: AppConfig
-    engine_arguments: dict[str, Any]
-    frontend_arguments: dict[str, Any]
-    engines: dict[RequestPath, EnginesSpec]
-    key_ring: KeyRing | None
-
-    @property
-    def context_tokens(self) -> dict[RequestPath, int]:
-        return {path: engines.context_tokens for path, engines in self.engines.items()}
 
 
 def _gate(spec: IngressSpec, replicas: Mapping[RequestPath, PathReplicas], observe: Observer) -> Gate:

@@ -32,7 +32,7 @@ class _Reporting:
         return report
 
 
-class StubEngine(_Reporting):
+class ReportingEngine(_Reporting):
     async def record_autoscaling_stats(self) -> dict[str, float]:
         return self._report("engine")
 
@@ -41,7 +41,7 @@ class StubEngine(_Reporting):
         return "done"
 
 
-class StubIngress(_Reporting):
+class ReportingIngress(_Reporting):
     async def __call__(self, request: Request) -> str:
         if "attend" in request.query_params:
             return str(await self._handles[0].attend.remote(float(request.query_params["attend"])))
@@ -61,7 +61,7 @@ def build(arguments: dict[str, Any]) -> Application:
 
     folder = arguments["folder"]
     hot, cold = (
-        serve.deployment(graceful_shutdown_timeout_s=60, **options(name))(StubEngine).bind(folder)
+        serve.deployment(graceful_shutdown_timeout_s=60, **options(name))(ReportingEngine).bind(folder)
         for name in ("HotEngine", "ColdEngine")
     )
-    return serve.deployment(**options("Ingress"))(StubIngress).bind(folder, hot, cold)
+    return serve.deployment(**options("Ingress"))(ReportingIngress).bind(folder, hot, cold)
