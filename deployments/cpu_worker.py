@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 from torch import set_num_threads  # now: vLLM's worker will put a function without effect in its place
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-from deployments.engine_activity import EngineActivity, activity_path
-from deployments.resources import ALONE_THREADS_VARIABLE, DECODE_THREADS_VARIABLE
+from deployments.engine_activity import Claim, EngineActivity, Others, activity_path
+from deployments.resources import ALONE_THREADS_VARIABLE, DECODE_THREADS_VARIABLE, TURNS_VARIABLE
 from deployments.step_threads import StepThreads
+from deployments.step_turns import Turns
+
+# How often an engine that yields looks whether it may go on.
+_LOOK_S = 0.005
 
 
 class StepThreadsWorker(CPUWorker):
-    """Sets the threads by the tokens of each step and, where cores are lent, by whether another engine computes."""
+    """Sets the threads by the tokens of each step and, where cores are shared by priority, by what the machine's other
+    engines do. An engine that yields waits before its step for its turn, or until no urgent one computes.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        alone = os.environ.get(ALONE_THREADS_VARIABLE)
+        alone, turns = os.environ.get(ALONE_THREADS_VARIABLE), os.environ.get(TURNS_VARIABLE)
         self._activity = EngineActivity(activity_path()) if alone else None
+        self._turns = Turns(float(turns)) if turns else None
         self._threads = StepThreads(
             prompt=int(os.environ["OMP_NUM_THREADS"]),
             decode=int(os.environ[DECODE_THREADS_VARIABLE]),
@@ -31,10 +39,25 @@ class StepThreadsWorker(CPUWorker):
         tokens = scheduler_output.total_num_scheduled_tokens
         if not tokens:  # nothing to compute: a step that only takes note of requests that have ended
             return super().execute_model(scheduler_output)
-        others_compute = self._activity.begin_step() if self._activity else True
-        set_num_threads(self._threads.of_step(tokens, others_compute))
+        if self._activity is None:
+            set_num_threads(self._threads.of_step(tokens, Others(compute=True)))
+            return super().execute_model(scheduler_output)
+        claim = self._claim(self._activity)
+        threads = self._threads.of_step(tokens, self._activity.begin_step(claim))
+        set_num_threads(threads)
+        began_s, began_cpu_s = time.monotonic(), time.process_time()
         try:
             return super().execute_model(scheduler_output)
         finally:
-            if self._activity:
-                self._activity.end_step()
+            self._activity.end_step()
+            if self._turns is not None and claim is Claim.TURN:
+                self._turns.took(began_s, (time.process_time() - began_cpu_s) / threads)
+
+    def _claim(self, activity: EngineActivity) -> Claim:
+        if self._turns is None:
+            return Claim.URGENT
+        while activity.others().urgent:
+            if self._turns.due(time.monotonic()):
+                return Claim.TURN
+            time.sleep(_LOOK_S)
+        return Claim.YIELDING

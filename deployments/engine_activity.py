@@ -1,8 +1,8 @@
 """Which engines of this machine compute now: a few numbers in a file that all of their processes map.
 
-Each engine has one number, the moment until which it counts as busy, on the machine's monotonic clock. It alone writes
-it, everyone reads it, nobody waits. Nothing is to be cleaned up after an engine that dies: its moment passes, and the
-kernel gives its place back.
+Each engine has one number: the moment until which it counts as busy, on the machine's monotonic clock, and in its last
+two bits what it claims meanwhile. It alone writes it, everyone reads it, nobody waits. Nothing is to be cleaned up after
+an engine that dies: its moment passes, and the kernel gives its place back.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 
 ENGINES = 64
@@ -21,6 +23,30 @@ LONGEST_STEP_NS = 5_000_000_000
 # Steps of a busy engine follow each other sooner than this.
 BETWEEN_STEPS_NS = 50_000_000
 _BYTES = 8
+_CLAIM_BITS = 2
+
+
+class Claim(IntEnum):
+    """What an engine asks of the others while it computes a step."""
+
+    URGENT = 0  # that those who yield give way
+    YIELDING = 1  # nothing
+    TURN = 2  # it yields otherwise, but now it is its turn: that they leave it its share of the cores
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """The other engines of the machine at one moment.
+
+    Args:
+        compute: at least one does.
+        urgent: one that does not yield does.
+        turn: one has its turn.
+    """
+
+    compute: bool = False
+    urgent: bool = False
+    turn: bool = False
 
 
 class EngineActivity:
@@ -39,22 +65,30 @@ class EngineActivity:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         os.ftruncate(self._file, ENGINES * _BYTES)
         self._own = self._free_place()
-        self._busy_until_ns = memoryview(mmap.mmap(self._file, ENGINES * _BYTES)).cast("q")
+        self._numbers = memoryview(mmap.mmap(self._file, ENGINES * _BYTES)).cast("q")
 
-    def begin_step(self) -> bool:
-        """This engine computes from now on. Returns whether another one does."""
+    def begin_step(self, claim: Claim = Claim.URGENT) -> Others:
+        """This engine computes from now on. Returns what the others do."""
+        self._write(self._clock_ns() + LONGEST_STEP_NS, claim)
+        return self.others()
+
+    def others(self) -> Others:
         now_ns = self._clock_ns()
-        self._busy_until_ns[self._own] = now_ns + LONGEST_STEP_NS
-        # A moment further away than any step lasts was written before the machine was started anew.
-        return any(
-            now_ns < until_ns <= now_ns + LONGEST_STEP_NS
-            for place, until_ns in enumerate(self._busy_until_ns.tolist())
-            if place != self._own
-        )
+        claims = {
+            number & (1 << _CLAIM_BITS) - 1
+            for place, number in enumerate(self._numbers.tolist())
+            # A moment further away than any step lasts was written before the machine was started anew.
+            if place != self._own and now_ns < number >> _CLAIM_BITS <= now_ns + LONGEST_STEP_NS
+        }
+        return Others(bool(claims), Claim.URGENT in claims, Claim.TURN in claims)
 
     def end_step(self) -> None:
-        """The step is over; the next one, if there is one, follows at once."""
-        self._busy_until_ns[self._own] = self._clock_ns() + BETWEEN_STEPS_NS
+        """The step is over; the next one, if there is one, follows at once. A turn is over with its step."""
+        claim = Claim(self._numbers[self._own] & (1 << _CLAIM_BITS) - 1)
+        self._write(self._clock_ns() + BETWEEN_STEPS_NS, Claim.YIELDING if claim is Claim.TURN else claim)
+
+    def _write(self, until_ns: int, claim: Claim) -> None:
+        self._numbers[self._own] = until_ns << _CLAIM_BITS | claim
 
     def _free_place(self) -> int:
         """Lock a place for as long as this process lives."""

@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 from app.config.defaults import Hardware
@@ -40,9 +41,8 @@ def detect(wish: HardwareConfig) -> Hardware:
         raise ConfigError(f"hardware.kind: cuda, but {reason}; set it to auto, or install vllm and the NVIDIA driver")
     budget = wish.kv_cache_gib
     kv_bytes = min(int(memory * CPU_KV_RATIO), CPU_KV_MAX_BYTES) if budget == "auto" else int(budget * GIB)
-    return Hardware(
-        "cpu", platform.machine(), 1, memory, cores, memory, kv_cache_bytes=kv_bytes, core_sharing=wish.core_sharing
-    )
+    host = Hardware("cpu", platform.machine(), 1, memory, cores, memory, kv_cache_bytes=kv_bytes)
+    return replace(host, core_sharing=wish.core_sharing, cold_time_ratio=wish.cold_time_ratio)
 
 
 def available_cores() -> int:

@@ -14,6 +14,7 @@ _CPU_REPLICA_CPUS = 0.1
 _CUDA_REPLICA_CPUS = 1.0
 DECODE_THREADS_VARIABLE = "KVPULSE_DECODE_THREADS"  # read by deployments.cpu_worker
 ALONE_THREADS_VARIABLE = "KVPULSE_ALONE_THREADS"  # likewise; unset: cores are not lent
+TURNS_VARIABLE = "KVPULSE_TURNS"  # likewise; set where engines yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ def _cpu_environment(path: ResolvedPath, engine: Mapping[str, Any], hardware: Ha
     }
     if hardware.core_sharing == "priority":
         environment[ALONE_THREADS_VARIABLE] = str(hardware.cores)
+        if path.niceness:
+            environment[TURNS_VARIABLE] = str(hardware.cold_time_ratio)
     if engine.get("enforce_eager"):
         # Eager engines still compile at the first request with logprobs, for ten seconds.
         environment["TORCHDYNAMO_DISABLE"] = "1"

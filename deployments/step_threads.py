@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from deployments.engine_activity import Others
+
 # A step of so few tokens gains a fourth from a second thread and costs half as much again in processor time: its parts
 # are so small that threads mostly spin, waiting for one another.
 SMALL_STEP_TOKENS = 16
@@ -19,7 +21,7 @@ class StepThreads:
 
     Args:
         prompt: while others compute, for prompts.
-        decode: while others compute, for steps of a few tokens.
+        decode: while others compute, for steps of a few tokens, and for any step while one of them has its turn.
         alone: while nobody else computes; None: as if somebody did.
         full_step_tokens: the most that a step can hold.
     """
@@ -30,10 +32,10 @@ class StepThreads:
     full_step_tokens: int
     _met: set[int] = field(default_factory=set)
 
-    def of_step(self, tokens: int, others_compute: bool) -> int:
+    def of_step(self, tokens: int, others: Others) -> int:
         small = tokens <= SMALL_STEP_TOKENS
         first = (small or tokens == self.full_step_tokens) and tokens not in self._met
         self._met.add(tokens)
-        if self.alone is not None and (first or not others_compute):
+        if self.alone is not None and (first or not others.compute):
             return self.alone
-        return self.decode if small else self.prompt
+        return self.decode if small or others.turn else self.prompt

@@ -20,7 +20,7 @@ from loadtest.summary import GroupSummary, Quantiles, RunSummary, quantile
 
 LIVE_PERIOD_S = 1.0
 LOG_PERIOD_S = 10.0
-RECENT_RECORDS = 500  # live figures are of these; a full count every second would disturb the run
+RECENT_RECORDS = 500  # live latency is of these: sorting all of them every second would disturb the run
 
 
 def milliseconds(value_s: float | None) -> str:
@@ -113,10 +113,9 @@ def records_json(records: list[RequestRecord]) -> list[dict[str, Any]]:
 
 
 def progress_of(run: LoadRun) -> dict[str, str]:
-    """The run so far; outcomes and latency are those of the latest RECENT_RECORDS requests."""
-    recent = run.records[-RECENT_RECORDS:]
-    outcomes = Counter(record.outcome for record in recent)
-    ttft_s = [record.ttft_s for record in recent if record.ttft_s is not None]
+    """The run so far: what became of all requests, and the latency of the latest RECENT_RECORDS."""
+    outcomes = Counter(record.outcome for record in run.records)
+    ttft_s = [record.ttft_s for record in run.records[-RECENT_RECORDS:] if record.ttft_s is not None]
     return {
         "seconds": f"{run.elapsed_s:.0f} of {run.duration_s:.0f}",
         "sent": str(len(run.records)),

@@ -20,7 +20,7 @@ __all__ = ["Hardware", "ModelFacts", "ResolvedOption", "ResolvedPath", "block_mu
 
 LARGE_CARD_BYTES = 80 * 10**9  # an H100 or A100 of "80 GB" reports 85 * 10**9
 SHORT_ANSWER_TOKENS = 512
-CPU_STEP_TOKENS_PER_THREAD = {"hot": 128, "cold": 256}
+CPU_STEP_TOKENS_PER_THREAD = 128
 # A seventieth of the weight of a thread at 0: cold engines yield at once, and yet go on when hot ones are never idle.
 YIELDING_NICENESS = 19
 CPU_STEP_TOKENS = 2048
@@ -224,9 +224,8 @@ def _max_num_batched_tokens(at: _Situation) -> _Choice:
 def _step_cap(at: _Situation) -> tuple[int, str]:
     """Most tokens of one engine step: what keeps a step short on a CPU, and the activations small on a card."""
     if at.cpu:
-        per_thread = CPU_STEP_TOKENS_PER_THREAD[at.name]
-        cap = min(CPU_STEP_TOKENS, per_thread * at.threads)
-        return cap, f"a step is what a new request waits for, {per_thread} tokens per thread"
+        cap = min(CPU_STEP_TOKENS, CPU_STEP_TOKENS_PER_THREAD * at.threads)
+        return cap, f"a step is what a new request waits for, {CPU_STEP_TOKENS_PER_THREAD} tokens per thread"
     device, capability = at.hardware.device_memory_bytes, at.hardware.compute_capability or (0, 0)
     if device >= 160 * GIB:
         return 16384, "device of 160 GiB or more"

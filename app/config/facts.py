@@ -22,7 +22,7 @@ class Hardware:
         compute_capability: (major, minor) of the CUDA device, None on a CPU.
         mps_running: the control daemon of CUDA MPS answers here and may be used.
         kv_cache_bytes: CPU: the KV caches of both paths together; 0 on CUDA, where the device's memory bounds them.
-        core_sharing: CPU: see HardwareConfig.
+        core_sharing, cold_time_ratio: CPU: see HardwareConfig.
     """
 
     kind: Literal["cpu", "cuda"]
@@ -35,6 +35,7 @@ class Hardware:
     mps_running: bool = False
     kv_cache_bytes: int = 0
     core_sharing: Literal["priority", "split"] = "priority"
+    cold_time_ratio: float = 0.4
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,10 @@ class HardwareConfig(Part):
         default="priority",
         description="CPU: hot prompts may take all cores, all else its share, cold engines yield; split: all by share",
     )
+    cold_time_ratio: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.4,
+        description="CPU, priority: of the time in which hot engines compute, what cold ones have their share of cores for",
+    )
     mps: Auto | bool = Field(default="auto", description="use CUDA MPS where its control daemon runs")
 
 

@@ -36,8 +36,10 @@ def test_on_a_cpu_an_engine_has_its_threads_and_asks_ray_for_little():
 
 def test_engines_lend_each_other_their_cores_unless_these_are_split():
     assert resources(NO_GPU, name="cold").environment["KVPULSE_ALONE_THREADS"] == "8"
+    assert resources(replace(NO_GPU, cold_time_ratio=0.1), name="cold").environment["KVPULSE_TURNS"] == "0.1"
+    assert "KVPULSE_TURNS" not in resources(NO_GPU, name="hot").environment
     split = resources(replace(NO_GPU, core_sharing="split"), name="cold")
-    assert "KVPULSE_ALONE_THREADS" not in split.environment
+    assert not {"KVPULSE_ALONE_THREADS", "KVPULSE_TURNS"} & set(split.environment)
 
 
 def test_dynamo_is_off_only_where_the_engine_is_eager():

@@ -10,6 +10,7 @@ from loadtest import html_report
 from loadtest.benchmark import EXIT_MISSED, EXIT_OK, Measured, Reports, report
 from loadtest.plots import Axis, cumulative
 from loadtest.records import Objective, Outcome, TrafficClass
+from loadtest.report import RECENT_RECORDS, progress_of
 from loadtest.runner import LoadRun
 from loadtest.summary import missed_objectives, quantile, summarise, tokens_until
 
@@ -112,3 +113,11 @@ def test_a_cumulative_curve_ends_at_all_of_the_values() -> None:
     curve = cumulative([float(value) for value in range(10_000)])
     assert len(curve) < 400
     assert curve[-1] == (9999.0, 1.0)
+
+
+def test_the_live_progress_counts_every_request_however_many_there_were(make_record: RecordMaker) -> None:
+    first = [make_record(), make_record(outcome=Outcome.FAILED, reason="timeout", ttft_s=None)]
+    late = [make_record(outcome=Outcome.REFUSED, ttft_s=None) for _ in range(RECENT_RECORDS)]
+    shown = progress_of(LoadRun(duration_s=60.0, records=[*first, *late]))
+    assert (shown["ok"], shown["failed"], shown["refused"]) == ("1", "1", str(RECENT_RECORDS))
+    assert shown["sent"] == str(RECENT_RECORDS + 2)

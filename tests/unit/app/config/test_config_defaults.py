@@ -110,7 +110,7 @@ def test_without_a_gpu_steps_are_short_and_a_long_prefill_takes_half_of_a_hot_on
     names = ("max_num_batched_tokens", "long_prefill_token_threshold")
     assert values(hot(NO_GPU), *names) == [256, 128]  # 892 x 8 x 1.5 = 10,704, capped at 128 per thread
     assert values(with_mean_prompt(100, NO_GPU), *names) == [150, 75]
-    assert values(cold(NO_GPU), *names) == [256, 192]  # one thread of two cores
+    assert values(cold(NO_GPU), *names) == [128, 96]  # one thread of two cores
 
 
 def test_an_h100_shared_30_to_70_gives_each_path_what_its_share_leaves_beside_the_weights():
