@@ -1,8 +1,8 @@
-"""What it brings that an engine on a CPU takes the cores of one that is idle, and what it costs where both are busy.
+"""What it brings that engines on a CPU share its cores by what they compute, and what it costs where both are busy.
 
 `python -m benchmarks.cpu_idle_cores MODEL_FOLDER`: a hot and a cold engine, processes of their own as in the
-service, first with fixed threads, then with the rule; the last column is the second over the first. Nothing else may
-use the cores.
+service, first with fixed threads, then with the rule (every core while the other is idle, turns for cold beside hot
+prompts); the last column is the second over the first. Nothing else may use the cores.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import Any
 import click
 import psutil
 
-from deployments.resources import ALONE_THREADS_VARIABLE, DECODE_THREADS_VARIABLE
+from app.config.schema import HardwareConfig
+from deployments.resources import ALONE_THREADS_VARIABLE, DECODE_THREADS_VARIABLE, TURNS_VARIABLE
 
 _WORKER = "deployments.cpu_worker.StepThreadsWorker"
-_STEP_TOKENS = 256
+_STEP_TOKENS = {"hot": 256, "cold": 128}
 _NICENESS = {"hot": 0, "cold": 19}
 # name: engine, sequences, prompt tokens, answer tokens
 _ALONE = {
@@ -34,6 +35,7 @@ _TOGETHER: list[tuple[str, int, tuple[Any, ...]]] = [
     ("hot beside cold, 1 sequence", 4, ("decode", 1, 200)),
     ("hot beside cold, 4 sequences", 4, ("decode", 4, 200)),
     ("hot requests beside cold", 11, ("answers", 14, 100, 20)),
+    ("hot prompts beside cold", 2, ("prefill", 12, 1024)),
 ]
 
 
@@ -45,7 +47,7 @@ class _Engine:
 
         options: dict[str, Any] = {"dtype": "bfloat16", "kv_cache_memory_bytes": 400 * 2**20, "max_model_len": 4096}
         options |= {
-            "max_num_batched_tokens": _STEP_TOKENS,
+            "max_num_batched_tokens": _STEP_TOKENS[name],
             "enable_prefix_caching": False,
             "worker_cls": _WORKER,
         }
@@ -148,9 +150,10 @@ def _measure(model: str, lends: bool) -> dict[str, float]:
         "TORCHDYNAMO_DISABLE": "1",
         "HF_HUB_OFFLINE": "1",
     } | ({ALONE_THREADS_VARIABLE: str(cores)} if lends else {})
+    turns = {TURNS_VARIABLE: str(HardwareConfig().cold_time_ratio)} if lends else {}
     engines = {
         "hot": _Process(model, "hot", common | {"OMP_NUM_THREADS": str(cores)}),
-        "cold": _Process(model, "cold", common | {"OMP_NUM_THREADS": "1"}),
+        "cold": _Process(model, "cold", common | turns | {"OMP_NUM_THREADS": "1"}),
     }
     hot, cold = engines["hot"], engines["cold"]
     # Each size's first step, one engine after the other.

@@ -11,16 +11,13 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 
 from deployments.engine_activity import Claim, EngineActivity, Others, activity_path
 from deployments.resources import ALONE_THREADS_VARIABLE, DECODE_THREADS_VARIABLE, TURNS_VARIABLE
-from deployments.step_threads import StepThreads
+from deployments.step_threads import StepThreads, is_small
 from deployments.step_turns import Turns
-
-# How often an engine that yields looks whether it may go on.
-_LOOK_S = 0.005
 
 
 class StepThreadsWorker(CPUWorker):
     """Sets the threads by the tokens of each step and, where cores are shared by priority, by what the machine's other
-    engines do. An engine that yields waits before its step for its turn, or until no urgent one computes.
+    engines do. An engine that yields waits before its step for its turn, or until nobody computes prompts.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -42,7 +39,7 @@ class StepThreadsWorker(CPUWorker):
         if self._activity is None:
             set_num_threads(self._threads.of_step(tokens, Others(compute=True)))
             return super().execute_model(scheduler_output)
-        claim = self._claim(self._activity)
+        claim = self._claim(tokens, self._activity)
         threads = self._threads.of_step(tokens, self._activity.begin_step(claim))
         set_num_threads(threads)
         began_s, began_cpu_s = time.monotonic(), time.process_time()
@@ -53,11 +50,8 @@ class StepThreadsWorker(CPUWorker):
             if self._turns is not None and claim is Claim.TURN:
                 self._turns.took(began_s, (time.process_time() - began_cpu_s) / threads)
 
-    def _claim(self, activity: EngineActivity) -> Claim:
-        if self._turns is None:
-            return Claim.URGENT
-        while activity.others().urgent:
-            if self._turns.due(time.monotonic()):
-                return Claim.TURN
-            time.sleep(_LOOK_S)
-        return Claim.YIELDING
+    def _claim(self, tokens: int, activity: EngineActivity) -> Claim:
+        """Waits, where it yields. A small step needs no more than its share, so nobody waits for that."""
+        if self._turns is not None:
+            return self._turns.wait(activity.others)
+        return Claim.NONE if is_small(tokens) else Claim.URGENT

@@ -27,7 +27,7 @@ from deployments.engine_events import EventEndpoints
 from deployments.engine_load import EngineLoad
 from deployments.engine_telemetry import EngineTelemetry, step_statistics
 from deployments.prewarm import prewarmed
-from deployments.private_server import LeasedAnswers, PrivateServer
+from deployments.private_server import LeasedAnswers, PrivateServer, without_middleware
 from deployments.pulse_messages import PulseMessages
 from deployments.pulse_publisher import PulsePublisher
 from deployments.sequences import follow_sequences
@@ -84,9 +84,7 @@ class EngineReplica:
         self._start_measuring(spec, statistics)
         arguments = openai_arguments(engine_args, spec.frontend_arguments)
         tasks = await self._engine.get_supported_tasks()
-        openai_app = build_app(arguments, tasks, self._engine.model_config)
-        # Browsers, keys of other servers (VLLM_API_KEY), metrics of HTTP routes: not here, and each costs every chunk.
-        openai_app.user_middleware.clear()
+        openai_app = without_middleware(build_app(arguments, tasks, self._engine.model_config))
         await init_app_state(self._engine, openai_app.state, arguments, tasks)
 
         self._token = secrets.token_urlsafe(32)

@@ -1,8 +1,8 @@
 """Which engines of this machine compute now: a few numbers in a file that all of their processes map.
 
 Each engine has one number: the moment until which it counts as busy, on the machine's monotonic clock, and in its last
-two bits what it claims meanwhile. It alone writes it, everyone reads it, nobody waits. Nothing is to be cleaned up after
-an engine that dies: its moment passes, and the kernel gives its place back.
+two bits what it claims meanwhile. It alone writes it, everyone reads it, nobody waits. Nothing is to be cleaned up
+after an engine that dies: its moment passes, and the kernel gives its place back.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _CLAIM_BITS = 2
 class Claim(IntEnum):
     """What an engine asks of the others while it computes a step."""
 
-    URGENT = 0  # that those who yield give way
-    YIELDING = 1  # nothing
+    URGENT = 0  # that those who yield wait for their turn
+    NONE = 1
     TURN = 2  # it yields otherwise, but now it is its turn: that they leave it its share of the cores
 
 
@@ -40,7 +40,7 @@ class Others:
 
     Args:
         compute: at least one does.
-        urgent: one that does not yield does.
+        urgent: one asks those who yield to wait.
         turn: one has its turn.
     """
 
@@ -85,7 +85,7 @@ class EngineActivity:
     def end_step(self) -> None:
         """The step is over; the next one, if there is one, follows at once. A turn is over with its step."""
         claim = Claim(self._numbers[self._own] & (1 << _CLAIM_BITS) - 1)
-        self._write(self._clock_ns() + BETWEEN_STEPS_NS, Claim.YIELDING if claim is Claim.TURN else claim)
+        self._write(self._clock_ns() + BETWEEN_STEPS_NS, Claim.NONE if claim is Claim.TURN else claim)
 
     def _write(self, until_ns: int, claim: Claim) -> None:
         self._numbers[self._own] = until_ns << _CLAIM_BITS | claim

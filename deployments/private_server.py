@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import uvicorn
+from starlette.applications import Starlette
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deployments.answer_usage import measured_usage
@@ -28,6 +29,15 @@ class _Answer:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
     used_tokens: int | None = None
+
+
+def without_middleware(app: Starlette) -> Starlette:
+    """vLLM's app for callers who are known: its middleware serves browsers, keys of other servers (VLLM_API_KEY) and
+    metrics of HTTP routes, and each costs every chunk of a stream. A stack of them that has been built is built anew.
+    """
+    app.user_middleware.clear()
+    app.middleware_stack = None
+    return app
 
 
 class LeasedAnswers:

@@ -24,7 +24,7 @@ from deployments.application_secret import RayStore, feed_keys
 from deployments.path_replicas import follow_replicas
 from deployments.pulse_messages import PulseMessages
 from deployments.pulse_subscriber import PulseSubscriber
-from deployments.scaling_events import PolicyChanges, ReplicaChanges, counts_from_serve
+from deployments.scaling_events import PolicyChanges, ReplicaChanges
 from deployments.scaling_report import last_decisions
 
 logger = logging.getLogger("ray.serve")
@@ -61,11 +61,10 @@ class PulseBoard:
         self._subscriber = PulseSubscriber(PulseMessages(keys.signing))
         self._replicas = follow_replicas(spec.routing, engines, keys.hashing, self._subscriber)
         self._state = BoardState(spec.rules, uuid.uuid4().hex, time.monotonic, time.time)
-        names = {path: handle.deployment_name for path, handle in engines.items()}
+        self._came = ReplicaChanges()
         self._ticking = asyncio.create_task(self._tick())
         wanted = PolicyChanges(lambda: last_decisions(application, RayStore()))
-        came = ReplicaChanges(counts_from_serve(application, names))
-        self._polling = [asyncio.create_task(self._poll(changes)) for changes in (wanted, came)]
+        self._polling = asyncio.create_task(self._poll(wanted))
 
     async def report(self, report: IngressReport) -> list[int]:
         """An ingress's second; returns the keys of prefixes whose content is wanted."""
@@ -89,27 +88,29 @@ class PulseBoard:
         due_s = loop.time()
         while True:
             try:
-                self._state.tick({path: replicas.readings() for path, replicas in self._replicas.items()})
+                readings = {path: replicas.readings() for path, replicas in self._replicas.items()}
+                self._state.tick(readings)
+                for event in self._came({path: len(known) for path, known in readings.items() if known is not None}):
+                    self._state.scaled(event)
             except Exception:  # the next second is another one
                 logger.exception("a tick of the board failed")
             due_s = max(due_s + TICK_S, loop.time())
             await asyncio.sleep(due_s - loop.time())
 
-    async def _poll(self, scaling_events: Callable[[], Sequence[ScalingEvent]]) -> None:
-        """The controller answers in its own time, in another thread."""
+    async def _poll(self, wanted: Callable[[], Sequence[ScalingEvent]]) -> None:
+        """Ray's store answers in its own time, in another thread."""
         while True:
             await asyncio.sleep(TICK_S)
             try:
-                for event in await asyncio.to_thread(scaling_events):
+                for event in await asyncio.to_thread(wanted):
                     self._state.scaled(event)
             except Exception as error:
-                logger.info("the controller told nothing of replicas: %s", type(error).__name__)
+                logger.info("nothing is known of what the policy wants: %s", type(error).__name__)
 
     async def __del__(self) -> None:
         """Serve calls this when the replica stops."""
         if hasattr(self, "_ticking"):
             self._ticking.cancel()
-            for polling in self._polling:
-                polling.cancel()
+            self._polling.cancel()
         if hasattr(self, "_subscriber"):
             self._subscriber.close()

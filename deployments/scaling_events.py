@@ -1,4 +1,4 @@
-"""When the replicas of a path change, as the Serve controller tells it, and what the autoscaling policy wants."""
+"""When the replicas of a path change, and what the autoscaling policy wants."""
 
 from __future__ import annotations
 
@@ -8,37 +8,17 @@ from app.requests import RequestPath
 from app.state.board_reports import ScalingEvent
 from deployments.scaling_report import DecisionRecord
 
-ReplicaCounts = Callable[[], Mapping[RequestPath, int]]
-
-
-def counts_from_serve(application: str, deployments: Mapping[RequestPath, str]) -> ReplicaCounts:
-    """Running replicas of those deployments. Blocks for one controller call."""
-
-    def counts() -> Mapping[RequestPath, int]:
-        from ray import serve
-        from ray.serve.schema import ReplicaState  # type: ignore[attr-defined]  # it is there, and documented
-
-        status = serve.status().applications.get(application)
-        known = {} if status is None else status.deployments
-        return {
-            engines: known[name].replica_states.get(ReplicaState.RUNNING, 0)
-            for engines, name in deployments.items()
-            if name in known
-        }
-
-    return counts
-
 
 class ReplicaChanges:
-    """Replicas that started or stopped since it was last asked. The first answer is the number there is."""
+    """Replicas that started or stopped since the last look. The first one finds what there is."""
 
-    def __init__(self, counts: ReplicaCounts) -> None:
-        self._counts = counts
+    def __init__(self) -> None:
         self._known: dict[RequestPath, int] = {}
 
-    def __call__(self) -> Sequence[ScalingEvent]:
+    def __call__(self, running: Mapping[RequestPath, int]) -> Sequence[ScalingEvent]:
+        """`running` replicas of each path's engines; one that is missing is not known now."""
         events = []
-        for engines, count in self._counts().items():
+        for engines, count in running.items():
             before = self._known.get(engines)
             self._known[engines] = count
             if before is not None and before != count:

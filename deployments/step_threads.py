@@ -11,6 +11,10 @@ from deployments.engine_activity import Others
 SMALL_STEP_TOKENS = 16
 
 
+def is_small(tokens: int) -> bool:
+    return tokens <= SMALL_STEP_TOKENS
+
+
 @dataclass(slots=True)
 class StepThreads:
     """One engine's choice for each step.
@@ -33,7 +37,7 @@ class StepThreads:
     _met: set[int] = field(default_factory=set)
 
     def of_step(self, tokens: int, others: Others) -> int:
-        small = tokens <= SMALL_STEP_TOKENS
+        small = is_small(tokens)
         first = (small or tokens == self.full_step_tokens) and tokens not in self._met
         self._met.add(tokens)
         if self.alone is not None and (first or not others.compute):

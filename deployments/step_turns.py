@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
+from deployments.engine_activity import Claim, Others
+
+# How often an engine that waits looks whether it may go on.
+LOOK_S = 0.005
+
 
 class Turns:
     """One engine's turns beside engines that are more urgent. A turn is one step.
@@ -10,15 +18,29 @@ class Turns:
     would compete for a core at every moment, and each step of the others would wait for its slower half.
 
     Args:
-        time_ratio: of the time in which the others compute, what its turns have its threads for.
+        time_ratio: of the time in which the others are urgent, what its turns have its threads for.
+        clock: monotonic seconds.
+        sleep: waits some seconds.
     """
 
-    def __init__(self, time_ratio: float) -> None:
+    def __init__(
+        self,
+        time_ratio: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._time_ratio = time_ratio
+        self._clock = clock
+        self._sleep = sleep
         self._next_s = float("-inf")
 
-    def due(self, now_s: float) -> bool:
-        return now_s >= self._next_s
+    def wait(self, others: Callable[[], Others]) -> Claim:
+        """Until nobody is urgent (NONE), or it is this engine's turn (TURN)."""
+        while others().urgent:
+            if self._clock() >= self._next_s:
+                return Claim.TURN
+            self._sleep(LOOK_S)
+        return Claim.NONE
 
     def took(self, began_s: float, thread_s: float) -> None:
         """A turn is over.

@@ -55,7 +55,7 @@ class HardwareConfig(Part):
     )
     cold_time_ratio: Annotated[float, Field(gt=0, le=1)] = Field(
         default=0.4,
-        description="CPU, priority: of the time in which hot engines compute, what cold ones have their share of cores for",
+        description="CPU, priority: part of hot prompts' time in which cold engines have their share of the cores",
     )
     mps: Auto | bool = Field(default="auto", description="use CUDA MPS where its control daemon runs")
 

@@ -103,7 +103,7 @@ def test_an_engine_killed_in_a_step_is_at_work_for_a_few_seconds_more_and_its_pl
     ("claim", "in_its_step", "after_it"),
     [
         (Claim.URGENT, Others(compute=True, urgent=True), Others(compute=True, urgent=True)),
-        (Claim.YIELDING, Others(compute=True), Others(compute=True)),
+        (Claim.NONE, Others(compute=True), Others(compute=True)),
         (Claim.TURN, Others(compute=True, turn=True), Others(compute=True)),
     ],
 )

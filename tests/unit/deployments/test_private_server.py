@@ -7,10 +7,21 @@ from typing import Any
 
 import aiohttp
 import pytest
-from starlette.types import Receive, Scope, Send
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deployments import private_server
-from deployments.private_server import ENGINE_DEAD_HEADER, LEASE_HEADER, LeasedAnswers, PrivateServer
+from deployments.private_server import (
+    ENGINE_DEAD_HEADER,
+    LEASE_HEADER,
+    LeasedAnswers,
+    PrivateServer,
+    without_middleware,
+)
 from tests.fake_output_processor import FakeOutputProcessor
 from tests.fakes import ServeApp, until
 
@@ -200,3 +211,26 @@ async def test_attend_tells_what_the_answer_cost(serve_app: ServeApp, attended_f
     await asking
     if not attended_first:
         assert await answers.attend("a") == 13
+
+
+class Refusing:
+    """A middleware that lets nothing through."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        pass
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse("refused", 403)(scope, receive, send)
+
+
+@pytest.mark.parametrize("built", [False, True])
+async def test_vllms_middleware_is_gone_even_if_its_stack_has_been_built(serve_app: ServeApp, built: bool) -> None:
+    def answer(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("answered")
+
+    app = Starlette(routes=[Route("/", answer, methods=["POST"])], middleware=[Middleware(Refusing)])
+    if built:
+        app.middleware_stack = app.build_middleware_stack()
+    server = await serve_app(without_middleware(app))
+    status, _, body = await post(server, {})
+    assert (status, body) == (200, b"answered")

@@ -11,9 +11,9 @@ HOT, COLD = RequestPath.HOT, RequestPath.COLD
 
 
 def test_a_change_is_told_once_and_the_first_look_is_no_change() -> None:
-    told = iter([{HOT: 1, COLD: 1}, {HOT: 2, COLD: 1}, {HOT: 2, COLD: 1}, {HOT: 2, COLD: 0}])
-    changes = ReplicaChanges(lambda: next(told))
-    assert [list(changes()) for _ in range(4)] == [
+    changes = ReplicaChanges()
+    running = [{HOT: 1, COLD: 1}, {HOT: 2, COLD: 1}, {HOT: 2, COLD: 1}, {HOT: 2, COLD: 0}]
+    assert [list(changes(counts)) for counts in running] == [
         [],
         [ScalingEvent(HOT, 1, 2, "started")],
         [],
@@ -22,9 +22,8 @@ def test_a_change_is_told_once_and_the_first_look_is_no_change() -> None:
 
 
 def test_a_deployment_that_is_unknown_for_a_while_has_not_changed() -> None:
-    told = iter([{HOT: 2}, {}, {HOT: 2}])
-    changes = ReplicaChanges(lambda: next(told))
-    assert [list(changes()) for _ in range(3)] == [[], [], []]
+    changes = ReplicaChanges()
+    assert [list(changes(counts)) for counts in ({HOT: 2}, {}, {HOT: 2})] == [[], [], []]
 
 
 def decision(
