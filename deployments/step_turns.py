@@ -43,7 +43,7 @@ class Turns:
         return Claim.NONE
 
     def took(self, began_s: float, thread_s: float) -> None:
-        """A turn is over.
+        """A step is over. One that was no turn counts too, so that others who become urgent are first left alone.
 
         Args:
             began_s: when it began.
