@@ -35,7 +35,7 @@ class Hardware:
     mps_running: bool = False
     kv_cache_bytes: int = 0
     core_sharing: Literal["priority", "split"] = "priority"
-    cold_time_ratio: float = 0.4
+    cold_time_ratio: float = 0.2
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class HardwareConfig(Part):
         description="CPU: hot prompts may take all cores, all else its share, cold engines yield; split: all by share",
     )
     cold_time_ratio: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=0.4,
+        default=0.2,
         description="CPU, priority: part of hot prompts' time in which cold engines have their share of the cores",
     )
     mps: Auto | bool = Field(default="auto", description="use CUDA MPS where its control daemon runs")
