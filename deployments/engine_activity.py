@@ -22,11 +22,8 @@ ENGINES = 64
 LONGEST_STEP_NS = 5_000_000_000
 # Steps of a busy engine follow each other sooner than this.
 BETWEEN_STEPS_NS = 50_000_000
-# An engine that yields and has begun in a pause of the others may get nearly nothing once they go on.
-HELD_UP_NS = 500_000_000
 _BYTES = 8
 _CLAIM_BITS = 2
-_CLAIM_MASK = (1 << _CLAIM_BITS) - 1
 
 
 class Claim(IntEnum):
@@ -35,7 +32,6 @@ class Claim(IntEnum):
     URGENT = 0  # that those who yield wait for their turn
     NONE = 1
     TURN = 2  # it yields otherwise, but now it is its turn: that they leave it its share of the cores
-    YIELDING = 3  # nothing, until the step has been held up for HELD_UP_NS: then it is its turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +75,7 @@ class EngineActivity:
     def others(self) -> Others:
         now_ns = self._clock_ns()
         claims = {
-            _claim(number, now_ns)
+            number & (1 << _CLAIM_BITS) - 1
             for place, number in enumerate(self._numbers.tolist())
             # A moment further away than any step lasts was written before the machine was started anew.
             if place != self._own and now_ns < number >> _CLAIM_BITS <= now_ns + LONGEST_STEP_NS
@@ -88,8 +84,8 @@ class EngineActivity:
 
     def end_step(self) -> None:
         """The step is over; the next one, if there is one, follows at once. A turn is over with its step."""
-        urgent = self._numbers[self._own] & _CLAIM_MASK == Claim.URGENT
-        self._write(self._clock_ns() + BETWEEN_STEPS_NS, Claim.URGENT if urgent else Claim.NONE)
+        claim = Claim(self._numbers[self._own] & (1 << _CLAIM_BITS) - 1)
+        self._write(self._clock_ns() + BETWEEN_STEPS_NS, Claim.NONE if claim is Claim.TURN else claim)
 
     def _write(self, until_ns: int, claim: Claim) -> None:
         self._numbers[self._own] = until_ns << _CLAIM_BITS | claim
@@ -103,12 +99,6 @@ class EngineActivity:
                 continue
             return place
         raise OSError(f"{ENGINES} engines run on this machine already")
-
-
-def _claim(number: int, now_ns: int) -> Claim:
-    claim = Claim(number & _CLAIM_MASK)
-    began_ns = (number >> _CLAIM_BITS) - LONGEST_STEP_NS
-    return Claim.TURN if claim is Claim.YIELDING and now_ns >= began_ns + HELD_UP_NS else claim
 
 
 def activity_path() -> Path:

@@ -35,12 +35,12 @@ class Turns:
         self._next_s = float("-inf")
 
     def wait(self, others: Callable[[], Others]) -> Claim:
-        """Until nobody is urgent (YIELDING), or it is this engine's turn (TURN)."""
+        """Until nobody is urgent (NONE), or it is this engine's turn (TURN)."""
         while others().urgent:
             if self._clock() >= self._next_s:
                 return Claim.TURN
             self._sleep(LOOK_S)
-        return Claim.YIELDING
+        return Claim.NONE
 
     def took(self, began_s: float, thread_s: float) -> None:
         """A step is over. One that was no turn counts too, so that others who become urgent are first left alone.

@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 
-from deployments.engine_activity import (
-    BETWEEN_STEPS_NS,
-    ENGINES,
-    HELD_UP_NS,
-    LONGEST_STEP_NS,
-    Claim,
-    EngineActivity,
-    Others,
-)
+from deployments.engine_activity import BETWEEN_STEPS_NS, ENGINES, LONGEST_STEP_NS, Claim, EngineActivity, Others
 
 # Another engine's process: looks at the others, begins a step, or begins and ends one, and lives on until told to end.
 _ENGINE = """
@@ -112,7 +104,6 @@ def test_an_engine_killed_in_a_step_is_at_work_for_a_few_seconds_more_and_its_pl
     [
         (Claim.URGENT, Others(compute=True, urgent=True), Others(compute=True, urgent=True)),
         (Claim.NONE, Others(compute=True), Others(compute=True)),
-        (Claim.YIELDING, Others(compute=True), Others(compute=True)),
         (Claim.TURN, Others(compute=True, turn=True), Others(compute=True)),
     ],
 )
@@ -125,16 +116,6 @@ def test_an_engine_tells_what_it_claims_and_a_turn_ends_with_its_step(path, star
     assert activity.others() == Others()
     start("ends", clock.now_ns, claim)
     assert activity.others() == after_it
-
-
-def test_an_engine_that_yields_has_its_turn_when_its_step_has_been_held_up(path, start):
-    clock = Clock()
-    activity = EngineActivity(path, clock)
-    start("goes on", claim=Claim.YIELDING)
-    clock.now_ns += HELD_UP_NS - 1
-    assert activity.others() == Others(compute=True)
-    clock.now_ns += 1
-    assert activity.others() == Others(compute=True, turn=True)
 
 
 def test_an_engine_that_only_looks_claims_nothing(path, start):

@@ -114,7 +114,7 @@ def test_an_engine_that_yields_does_not_wait_where_no_prompt_is_computed(machine
     began_s = time.now_s
     for _ in range(3):
         threads_of(cold, PROMPT)
-    assert (time.now_s, machine.claims) == (began_s, [Claim.YIELDING] * 3)
+    assert (time.now_s, machine.claims) == (began_s, [Claim.NONE] * 3)
 
 
 def test_a_step_that_fails_is_over(machine, time):

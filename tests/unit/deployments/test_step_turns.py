@@ -35,7 +35,7 @@ def waits_s(turns: Turns, time: Time) -> float:
 def test_where_nobody_is_urgent_nobody_waits_and_it_is_no_turn(time, others):
     turns = Turns(0.2, time, time.sleep)
     turns.took(time.now_s, 60.0)
-    assert turns.wait(lambda: others) is Claim.YIELDING
+    assert turns.wait(lambda: others) is Claim.NONE
     assert time.now_s == 100.0
 
 
@@ -59,7 +59,7 @@ def test_a_turn_that_others_held_up_is_followed_by_the_next_one_the_sooner(time)
 def test_the_pause_ends_when_the_others_do(time):
     turns = Turns(0.1, time, time.sleep)
     turns.took(began_s=time.now_s - 10, thread_s=10.0)
-    assert turns.wait(lambda: URGENT if time.now_s < 103 else IDLE) is Claim.YIELDING
+    assert turns.wait(lambda: URGENT if time.now_s < 103 else IDLE) is Claim.NONE
     assert time.now_s == pytest.approx(103, abs=0.01)
 
 
