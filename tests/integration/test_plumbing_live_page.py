@@ -36,6 +36,11 @@ def with_answers(stack: Stack, requests: int) -> dict[str, Any]:
     return eventually(told, f"{requests} decisions on the board") or {}
 
 
+def hit_ratio(stack: Stack) -> float:
+    """Of the hot engines, as the board tells it now; 0 without lookups."""
+    return (latest(update_of(stack), "engines", "hot") or {}).get("hit_ratio") or 0.0
+
+
 def test_the_page_holds_no_data_and_trusts_no_other_host(plumbing: Stack) -> None:
     page = httpx.get(f"{plumbing.url}/pulse", timeout=60)
     assert page.status_code == 200
@@ -55,8 +60,9 @@ def test_the_board_counts_what_the_engines_looked_up_and_hit(plumbing: Stack) ->
     assert decision["replica"] in update["replicas"]
     assert decision["prompt_tokens"] == 300
     # One prompt, twenty times, on replicas that keep its full blocks; tests before may have asked for other ones.
-    hits = eventually(lambda: (latest(update_of(plumbing), "engines", "hot") or {})["hit_ratio"], "a hit ratio", 30)
-    assert 0.2 < hits < 1.0
+    # The first second that tells of them may know of the first ones only, which found nothing.
+    assert eventually(lambda: hit_ratio(plumbing) > 0.2, "the hits", 30)
+    assert hit_ratio(plumbing) < 1.0
 
 
 @NEEDS_CHROMIUM

@@ -30,19 +30,24 @@ class Load:
     """Streams that have begun on both paths, and hot requests that have no byte yet."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
-        def stream(path: str) -> Ask:
-            return Ask(session, url, completion(STREAM_TOKENS, path=path, stream=True))
-
-        self.hot_streams = [stream("hot") for _ in range(8)]
-        self.cold_streams = [stream("cold") for _ in range(4)]
+        self.hot_streams: list[Ask] = []
+        self.cold_streams: list[Ask] = []
         self.hot_whole: list[Ask] = []
         self._session, self._url = session, url
 
     async def begin(self) -> None:
-        await asyncio.gather(*(asking.began.wait() for asking in self.hot_streams + self.cold_streams))
+        # The cold ones first: beside two hot engines that decode on both cores they would not begin before those end.
+        self.cold_streams = await self._begun(4, "cold")
+        self.hot_streams = await self._begun(8, "hot")
         body = completion(300, path="hot")
         self.hot_whole = [Ask(self._session, self._url, body) for _ in range(12)]
         await asyncio.sleep(0.1)  # on their way to both replicas
+
+    async def _begun(self, streams: int, path: str) -> list[Ask]:
+        body = completion(STREAM_TOKENS, path=path, stream=True)
+        askings = [Ask(self._session, self._url, body) for _ in range(streams)]
+        await asyncio.gather(*(asking.began.wait() for asking in askings))
+        return askings
 
     async def replies(self, askings: list[Ask]) -> list[Reply]:
         return list(await asyncio.gather(*(asking.task for asking in askings)))
