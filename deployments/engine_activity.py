@@ -24,6 +24,7 @@ LONGEST_STEP_NS = 5_000_000_000
 BETWEEN_STEPS_NS = 50_000_000
 _BYTES = 8
 _CLAIM_BITS = 2
+_CLAIM_MASK = (1 << _CLAIM_BITS) - 1
 
 
 class Claim(IntEnum):
@@ -75,7 +76,7 @@ class EngineActivity:
     def others(self) -> Others:
         now_ns = self._clock_ns()
         claims = {
-            number & (1 << _CLAIM_BITS) - 1
+            number & _CLAIM_MASK
             for place, number in enumerate(self._numbers.tolist())
             # A moment further away than any step lasts was written before the machine was started anew.
             if place != self._own and now_ns < number >> _CLAIM_BITS <= now_ns + LONGEST_STEP_NS
@@ -84,7 +85,7 @@ class EngineActivity:
 
     def end_step(self) -> None:
         """The step is over; the next one, if there is one, follows at once. A turn is over with its step."""
-        claim = Claim(self._numbers[self._own] & (1 << _CLAIM_BITS) - 1)
+        claim = Claim(self._numbers[self._own] & _CLAIM_MASK)
         self._write(self._clock_ns() + BETWEEN_STEPS_NS, Claim.NONE if claim is Claim.TURN else claim)
 
     def _write(self, until_ns: int, claim: Claim) -> None:

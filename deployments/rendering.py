@@ -151,7 +151,7 @@ class Renderer:
             raise InvalidRequestError(str(error), param=param, code=code) from None
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise InvalidRequestError(str(error), param=route.prompt_field) from None
-        except NotImplementedError as error:
+        except NotImplementedError as error:  # how vLLM refuses what it does not serve
             raise InvalidRequestError(str(error)) from None
         except Exception as error:
             if any(kind.__name__ == "TemplateError" for kind in type(error).__mro__):

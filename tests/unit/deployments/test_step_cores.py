@@ -1,4 +1,4 @@
-"""Two engines on one machine, as two processes would have it: each with its own place in the file."""
+"""One engine beside another one, whose claims are set by hand; the file that tells of them has tests of its own."""
 
 from __future__ import annotations
 
@@ -10,20 +10,10 @@ from deployments.engine_activity import Claim, EngineActivity, Others
 from deployments.step_cores import StepCores
 from deployments.step_threads import SMALL_STEP_TOKENS, StepThreads
 from deployments.step_turns import Turns
+from tests.fakes import FakeClock
 
 FULL = 256
 PROMPT, DECODE = 100, 4
-
-
-class Time:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 @dataclass
@@ -47,8 +37,8 @@ class Machine:
 
 
 @pytest.fixture
-def time():
-    return Time()
+def clock():
+    return FakeClock()
 
 
 @pytest.fixture
@@ -56,11 +46,19 @@ def machine():
     return Machine()
 
 
-def cores(machine: Machine, time: Time, turns: Turns | None = None) -> StepCores:
+def cores(machine: Machine, clock: FakeClock) -> StepCores:
+    """With eight cores for prompts, two beside others. Its usual sizes have been computed before."""
     threads = StepThreads(prompt=8, decode=2, alone=8, full_step_tokens=FULL)
     for tokens in (DECODE, FULL):
         threads.of_step(tokens, Others())
-    return StepCores(threads, machine, turns, time, time)  # type: ignore[arg-type]
+    return StepCores(threads, machine, None, clock, clock)  # type: ignore[arg-type]  # stands in for the file
+
+
+def cold_cores(machine: Machine, clock: FakeClock, time_ratio: float) -> StepCores:
+    """Of an engine that yields; it has two threads beside others, for any step."""
+    turns = Turns(time_ratio, clock, clock.advance)
+    threads = StepThreads(prompt=2, decode=2, alone=8, full_step_tokens=FULL)
+    return StepCores(threads, machine, turns, clock, clock)  # type: ignore[arg-type]  # stands in for the file
 
 
 def threads_of(engine: StepCores, tokens: int) -> int:
@@ -68,66 +66,66 @@ def threads_of(engine: StepCores, tokens: int) -> int:
         return threads
 
 
-def test_prompts_are_urgent_and_decoding_is_not(machine, time):
-    hot = cores(machine, time)
+def test_prompts_are_urgent_and_decoding_is_not(machine, clock):
+    hot = cores(machine, clock)
     for tokens in (PROMPT, SMALL_STEP_TOKENS, DECODE):
         threads_of(hot, tokens)
     assert machine.claims == [Claim.URGENT, Claim.NONE, Claim.NONE]
 
 
-def test_prompts_take_every_core_but_from_an_engine_that_has_its_turn(machine, time):
-    hot = cores(machine, time)
+def test_prompts_take_every_core_but_from_an_engine_that_has_its_turn(machine, clock):
+    hot = cores(machine, clock)
     found = []
     for machine.claim in (None, Claim.NONE, Claim.TURN):
         found.append(threads_of(hot, PROMPT))
     assert found == [8, 8, 2]
 
 
-def test_an_engine_that_yields_takes_turns_beside_prompts_with_its_share_of_the_cores(machine, time):
-    cold = StepCores(StepThreads(2, 2, 8, FULL), machine, Turns(0.25, time, time.sleep), time, time)  # type: ignore[arg-type]
+def test_an_engine_that_yields_takes_turns_beside_prompts_with_its_share_of_the_cores(machine, clock):
+    cold = cold_cores(machine, clock, 0.25)
     machine.claim = Claim.URGENT
-    began_s, begun_s = time.now_s, []
+    began_s, begun_s = clock.now_s, []
     for _ in range(3):
         with cold.step(PROMPT) as threads:
-            begun_s.append(time.now_s - began_s)
+            begun_s.append(clock.now_s - began_s)
             assert threads == 2
-            time.now_s += 2.0  # on each of two threads one second
+            clock.now_s += 2.0  # on each of two threads one second
     assert machine.claims == [Claim.TURN] * 3
     assert begun_s == pytest.approx([0, 4, 8], abs=0.02)
 
 
-def test_a_prompt_that_comes_beside_an_engine_that_yields_is_left_alone_at_first(machine, time):
-    cold = StepCores(StepThreads(2, 2, 8, FULL), machine, Turns(0.25, time, time.sleep), time, time)  # type: ignore[arg-type]
+def test_a_prompt_that_comes_beside_an_engine_that_yields_is_left_alone_at_first(machine, clock):
+    cold = cold_cores(machine, clock, 0.25)
     machine.claim = Claim.NONE
     with cold.step(PROMPT):
-        time.now_s += 2.0
+        clock.now_s += 2.0
         machine.claim = Claim.URGENT
-    ended_s = time.now_s
+    ended_s = clock.now_s
     threads_of(cold, PROMPT)
-    assert time.now_s - ended_s == pytest.approx(2, abs=0.02)  # one second of each thread is a quarter of four
+    assert clock.now_s - ended_s == pytest.approx(2, abs=0.02)  # one second of each thread is a quarter of four
 
 
 @pytest.mark.parametrize("claim", [None, Claim.NONE])
-def test_an_engine_that_yields_does_not_wait_where_no_prompt_is_computed(machine, time, claim):
-    cold = cores(machine, time, Turns(0.01, time, time.sleep))
+def test_an_engine_that_yields_does_not_wait_where_no_prompt_is_computed(machine, clock, claim):
+    cold = cold_cores(machine, clock, 0.01)
     machine.claim = claim
-    began_s = time.now_s
+    began_s = clock.now_s
     for _ in range(3):
         threads_of(cold, PROMPT)
-    assert (time.now_s, machine.claims) == (began_s, [Claim.NONE] * 3)
+    assert (clock.now_s, machine.claims) == (began_s, [Claim.NONE] * 3)
 
 
-def test_a_step_that_fails_is_over(machine, time):
-    cold = cores(machine, time, Turns(0.05, time, time.sleep))
+def test_a_step_that_fails_is_over(machine, clock):
+    cold = cold_cores(machine, clock, 0.05)
     machine.claim = Claim.URGENT
     with pytest.raises(MemoryError), cold.step(PROMPT):
         assert machine.busy
-        time.now_s += 8.0
+        clock.now_s += 8.0
         raise MemoryError
     assert not machine.busy
-    began_s = time.now_s
+    began_s = clock.now_s
     threads_of(cold, PROMPT)
-    assert time.now_s > began_s, "the failed step has taken its time"
+    assert clock.now_s > began_s, "the failed step has taken its time"
 
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "2", "KVPULSE_DECODE_THREADS": "1"}
