@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import uuid
 from types import TracebackType
@@ -19,7 +20,8 @@ logger = logging.getLogger("ray.serve")
 
 # The answer has ended by then, so the companion returns at once; a longer wait means that the replica is gone.
 COMPANION_END_S = 5.0
-
+# Of an answer that was broken off: its engine may never have got the HTTP request, and the companion waits for that.
+BROKEN_OFF_END_S = 1.0
 
 # A replica that has fallen silent gets a request now and then, to see whether only its feed is lost. If the replica
 # itself hangs, the request does not wait for it but goes elsewhere.
@@ -68,7 +70,7 @@ class Lease:
             else:
                 self.replica_id, self._metadata = self._routed.early_choice.result()
         except BaseException:
-            self._end_apart()
+            self._end_apart(BROKEN_OFF_END_S)
             raise
         return self
 
@@ -97,7 +99,7 @@ class Lease:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await asyncio.shield(self._end_apart())
+        await asyncio.shield(self._end_apart(COMPANION_END_S if kind is None else BROKEN_OFF_END_S))
 
     async def _reserve(self) -> None:
         try:
@@ -114,7 +116,8 @@ class Lease:
                 retry_after_s=self._timeout_s,
             ) from None
         self.replica_id, self._metadata = str(selection.replica_id), selection.replica_metadata
-        self._companion = self._method.dispatch(selection, self.id)
+        # No call of this request in Serve's eyes: a client's leaving would cancel it before it can tell the cost.
+        self._companion = contextvars.Context().run(self._method.dispatch, selection, self.id)
 
     @property
     def _probing(self) -> bool:
@@ -125,26 +128,26 @@ class Lease:
         if self._probing and not self._reserving.done():
             limit.reschedule(asyncio.get_running_loop().time() + PROBE_TIMEOUT_S)
 
-    def _end_apart(self) -> asyncio.Task[None]:
-        ending = asyncio.create_task(self._end())
+    def _end_apart(self, companion_end_s: float) -> asyncio.Task[None]:
+        ending = asyncio.create_task(self._end(companion_end_s))
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
         return ending
 
-    async def _end(self) -> None:
+    async def _end(self, companion_end_s: float) -> None:
         self._reserving.cancel()  # no effect once the slot is there; Serve gives back a slot that nobody waits for
         await asyncio.wait((self._reserving,))
         try:
             if self._companion is not None:
-                await self._end_companion()
+                await self._end_companion(companion_end_s)
         finally:
             self._routed.release()
             if not self._reserving.cancelled() and self._reserving.exception() is None:
                 await self._choice.__aexit__(None, None, None)
 
-    async def _end_companion(self) -> None:
+    async def _end_companion(self, within_s: float) -> None:
         try:
-            async with asyncio.timeout(COMPANION_END_S):
+            async with asyncio.timeout(within_s):
                 self.used_tokens = await self._companion
         except TimeoutError:
             self._companion.cancel()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
+from ray.serve import context as serve_context
 
 from app.decisions.routing import RoutingDecision, RoutingReason
 from app.errors import UnavailableError
@@ -146,14 +148,33 @@ async def test_a_companion_that_fails_costs_nothing_but_its_slot() -> None:
     assert method.log[-1] == "released a"
 
 
-async def test_a_companion_that_does_not_end_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "COMPANION_END_S", 0.01)
+@pytest.mark.parametrize(("broken_off", "guard"), [(False, "COMPANION_END_S"), (True, "BROKEN_OFF_END_S")])
+async def test_a_companion_that_does_not_end_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch, broken_off: bool, guard: str
+) -> None:
+    monkeypatch.setattr(leases, guard, 0.01)
     companions: list[FakeCompanion] = []
     method = FakeMethod([A], lambda _, companion: companions.append(companion))
-    async with lease_on(method):
-        pass
+    with contextlib.suppress(KeyError):
+        async with lease_on(method):
+            if broken_off:
+                raise KeyError
     assert companions[0].ended.cancelled()
     assert method.log[-1] == "released a"
+
+
+async def test_serve_does_not_end_the_companion_with_the_request() -> None:
+    """It cancels a request's own calls when the client leaves; the lease ends this one, once that has told the cost."""
+    own: list[bool] = []
+
+    def attend(_: FakeReplica, companion: FakeCompanion) -> None:
+        own.append(serve_context._get_serve_request_context().cancel_on_parent_request_cancel)
+        companion.ended.set_result(41)
+
+    serve_context._serve_request_context.set(serve_context._RequestContext(cancel_on_parent_request_cancel=True))
+    async with lease_on(FakeMethod([A], attend)) as lease:
+        pass
+    assert (own, lease.used_tokens) == ([False], 41)
 
 
 async def test_a_replica_that_is_probed_and_stays_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
