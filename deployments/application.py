@@ -29,6 +29,8 @@ from deployments.pulse_board import PulseBoard, board_spec
 logger = logging.getLogger("ray.serve")
 
 DEPLOYMENT_NAMES = {RequestPath.HOT: "HotEngine", RequestPath.COLD: "ColdEngine"}
+# Without threads of its own for the router, and for what is not Serve's: each token would go through two of them.
+ONE_LOOP = {"RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0", "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0"}
 MLA_BLOCK_SIZE = 64  # of most MLA kernels, which leave no choice
 
 
@@ -59,7 +61,7 @@ def build_app(config: AppConfig) -> Application:
         graceful_shutdown_timeout_s=config.limits.drain_timeout_s,
         health_check_period_s=1,
         health_check_timeout_s=30,
-        ray_actor_options={"num_cpus": 0.1},
+        ray_actor_options={"num_cpus": 0.1, "runtime_env": {"env_vars": ONE_LOOP}},
         **replica_options(effective, config.ingress.replicas, reports=True),
     )(Ingress)
     handles = engines[RequestPath.HOT], engines[RequestPath.COLD]
@@ -99,7 +101,7 @@ def frontend_arguments(model: ModelConfig) -> dict[str, Any]:
 def _engine_deployment(path: RequestPath, effective: EffectiveConfig, arguments: dict[str, Any]) -> Application:
     config: PathConfig = getattr(effective.config.paths, path)
     resources = effective.resources[path]
-    actor_options = {**resources.ray_actor_options, "runtime_env": {"env_vars": resources.environment}}
+    actor_options = {**resources.ray_actor_options, "runtime_env": {"env_vars": ONE_LOOP | resources.environment}}
     options: dict[str, Any] = {
         "name": DEPLOYMENT_NAMES[path],
         "max_ongoing_requests": effective.paths[path].max_ongoing_requests,
