@@ -159,7 +159,9 @@ class RoutingConfig(Part):
     )
     min_match_tokens: NonNegativeInt = Field(default=64, description="a shorter cached prefix is not worth a detour")
     tie_tolerance_tokens: NonNegativeInt = Field(
-        default=64, description="replicas whose costs differ by no more are equal; one of them is taken at random"
+        default=64,
+        description="replicas whose costs differ by no more are equal; of them one with the least running context is "
+        "taken at random",
     )
     decode_weight: float = Field(
         default=0.01, ge=0, description="cost of one token of running context, which every decoding step reads"

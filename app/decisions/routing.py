@@ -53,6 +53,7 @@ class ScoredReplica(msgspec.Struct, frozen=True):
     Args:
         matched_tokens: prompt tokens that its cache is expected to save.
         cost: tokens. That of a stale replica counts no report.
+        decode_tokens: of running context, counted in the cost too.
         full: its KV cache has no room. It may still be the cheapest, but a replica of unknown load is tried before it.
     """
 
@@ -60,6 +61,7 @@ class ScoredReplica(msgspec.Struct, frozen=True):
     matched_tokens: int
     cost: float
     full: bool
+    decode_tokens: int = 0
 
 
 class RoutingDecision(msgspec.Struct, frozen=True):
@@ -110,7 +112,7 @@ def decide(
     if known and due:
         return _decision(rng.choice(due), RoutingReason.STALE_PROBE)
     has_room = any(not option.full for option in known)
-    tied = _cheapest(known if has_room else unknown or known, rules)
+    tied = _least_busy(_cheapest(known if has_room else unknown or known, rules))
     chosen = rng.choice(tied)
     if not has_room:
         return _decision(chosen, RoutingReason.FALLBACK)
@@ -146,12 +148,18 @@ def score(request: RoutingRequest, standing: ReplicaStanding, rules: RoutingConf
             penalty = rules.kv_penalty_tokens * busy / (1 - rules.kv_busy_ratio)
     if standing.replica_id == request.session_replica:
         cost -= rules.session_discount_tokens
-    return ScoredReplica(standing, matched, cost + rules.decode_weight * decoding + penalty, full)
+    return ScoredReplica(standing, matched, cost + rules.decode_weight * decoding + penalty, full, decoding)
 
 
 def _cheapest(options: Sequence[ScoredReplica], rules: RoutingConfig) -> list[ScoredReplica]:
     limit = min(option.cost for option in options) + rules.tie_tolerance_tokens
     return [option for option in options if option.cost <= limit]
+
+
+def _least_busy(options: Sequence[ScoredReplica]) -> list[ScoredReplica]:
+    """Of equals: a prompt beside an answer that is being written makes every token of it wait."""
+    least = min(option.decode_tokens for option in options)
+    return [option for option in options if option.decode_tokens == least]
 
 
 def _known(option: ScoredReplica) -> bool:

@@ -201,6 +201,19 @@ def test_ties_are_random() -> None:
     assert set(fleet.choices(100)) == {"r0", "r2"}
 
 
+def test_of_replicas_of_equal_cost_the_ones_that_decode_least_are_taken() -> None:
+    """Their prompts would wait equally long, but each token of what is being written waits for a new prompt."""
+    fleet = Fleet(ids(3))
+    fleet.report("r1", running_requests=1, decode_tokens=400)  # 40 tokens of cost, within the tolerance
+    assert set(fleet.choices(100)) == {"r0", "r2"}
+    assert fleet.decide().reason is RoutingReason.TIE
+    fleet.report("r2", running_requests=1, decode_tokens=300)
+    assert fleet.choices(20) == {"r0": 20}
+    assert fleet.decide().reason is RoutingReason.LEAST_LOADED
+    fleet.report("r0", queued_prefill_tokens=100)
+    assert fleet.choices(20) == {"r2": 20}
+
+
 def test_routers_with_the_same_state_do_not_herd() -> None:
     chosen = Counter(Fleet(ids(10), seed=seed).decide().replica_id for seed in range(100))
     assert len(chosen) == 10 and max(chosen.values()) <= 25
