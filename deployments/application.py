@@ -4,6 +4,7 @@ No postponed annotations here: Serve validates `args` by the class that annotate
 """
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ from deployments.pulse_board import PulseBoard, board_spec
 logger = logging.getLogger("ray.serve")
 
 DEPLOYMENT_NAMES = {RequestPath.HOT: "HotEngine", RequestPath.COLD: "ColdEngine"}
-# Without threads of its own for the router, and for what is not Serve's: each token would go through two of them.
-ONE_LOOP = {"RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0", "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0"}
+# Serve's own threads for the router and for what is not Serve's cost a change of threads for each token.
+_OWN_THREADS = ("RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD", "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP")
 MLA_BLOCK_SIZE = 64  # of most MLA kernels, which leave no choice
 
 
@@ -61,7 +62,7 @@ def build_app(config: AppConfig) -> Application:
         graceful_shutdown_timeout_s=config.limits.drain_timeout_s,
         health_check_period_s=1,
         health_check_timeout_s=30,
-        ray_actor_options={"num_cpus": 0.1, "runtime_env": {"env_vars": ONE_LOOP}},
+        ray_actor_options={"num_cpus": 0.1, "runtime_env": {"env_vars": _one_loop()}},
         **replica_options(effective, config.ingress.replicas, reports=True),
     )(Ingress)
     handles = engines[RequestPath.HOT], engines[RequestPath.COLD]
@@ -98,10 +99,15 @@ def frontend_arguments(model: ModelConfig) -> dict[str, Any]:
     return arguments
 
 
+def _one_loop() -> dict[str, str]:
+    """The environment of a replica whose requests stay in one event loop, unless the operator wants it otherwise."""
+    return {name: os.environ.get(name, "0") for name in _OWN_THREADS}
+
+
 def _engine_deployment(path: RequestPath, effective: EffectiveConfig, arguments: dict[str, Any]) -> Application:
     config: PathConfig = getattr(effective.config.paths, path)
     resources = effective.resources[path]
-    actor_options = {**resources.ray_actor_options, "runtime_env": {"env_vars": ONE_LOOP | resources.environment}}
+    actor_options = {**resources.ray_actor_options, "runtime_env": {"env_vars": _one_loop() | resources.environment}}
     options: dict[str, Any] = {
         "name": DEPLOYMENT_NAMES[path],
         "max_ongoing_requests": effective.paths[path].max_ongoing_requests,

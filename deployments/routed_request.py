@@ -15,7 +15,7 @@ logger = logging.getLogger("ray.serve")
 
 
 class RoutedRequest:
-    """What `choose_replica` takes. Made in the ingress's event loop, asked in the router's thread.
+    """What `choose_replica` takes. Made in the ingress's event loop, asked by Serve's router, maybe in another thread.
 
     Args:
         decide: the cheapest replica of the path; None when the path knows of none.
