@@ -30,7 +30,8 @@ from deployments.pulse_board import PulseBoard, board_spec
 logger = logging.getLogger("ray.serve")
 
 DEPLOYMENT_NAMES = {RequestPath.HOT: "HotEngine", RequestPath.COLD: "ColdEngine"}
-# Serve's own threads for the router and for what is not Serve's cost a change of threads for each token.
+# Serve's own threads for the router and for what is not Serve's cost a change of threads for each token. Told to the
+# replicas alone, unlike the rest of Serve's environment (deployments/__init__.py): a program without a loop needs them.
 _OWN_THREADS = ("RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD", "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP")
 MLA_BLOCK_SIZE = 64  # of most MLA kernels, which leave no choice
 

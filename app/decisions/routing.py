@@ -53,15 +53,15 @@ class ScoredReplica(msgspec.Struct, frozen=True):
     Args:
         matched_tokens: prompt tokens that its cache is expected to save.
         cost: tokens. That of a stale replica counts no report.
-        decode_tokens: of running context, counted in the cost too.
         full: its KV cache has no room. It may still be the cheapest, but a replica of unknown load is tried before it.
+        decode_tokens: of running context, counted in the cost too.
     """
 
     standing: ReplicaStanding
     matched_tokens: int
     cost: float
     full: bool
-    decode_tokens: int = 0
+    decode_tokens: int
 
 
 class RoutingDecision(msgspec.Struct, frozen=True):

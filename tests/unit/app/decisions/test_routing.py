@@ -4,59 +4,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 
 import pytest
 
-from app.config.schema import RoutingConfig
 from app.decisions.routing import RoutingDecision, RoutingReason, RoutingRequest, explain, route
-from app.state.cluster_view import ClusterView
-from app.state.pulse import CacheChange, ReplicaLoad
-from tests.fakes import FakeClock
-
-BLOCK = 32
-RULES = RoutingConfig(
-    uncached_weight=1.0,
-    min_match_tokens=64,
-    tie_tolerance_tokens=50,
-    decode_weight=0.1,
-    kv_busy_ratio=0.8,
-    kv_full_ratio=0.95,
-    kv_penalty_tokens=1000,
-    session_discount_tokens=100,
-    probe_period_s=5.0,
-)
-SYSTEM = tuple(range(1, 11))  # ten blocks that every request begins with
-PROMPT = (*SYSTEM, *range(100, 122))  # 1,024 tokens and their 32 blocks
-
-
-class Fleet:
-    """Replicas that report what they are told to."""
-
-    def __init__(self, replica_ids: Sequence[str], seed: int = 7) -> None:
-        self.clock = FakeClock()
-        self.rng = random.Random(seed)
-        self.view = ClusterView(self.clock, stale_after_s=1.0, settle_s=0.2)
-        self.view.keep_only(replica_ids)
-        for replica_id in replica_ids:
-            self.report(replica_id)
-
-    def report(self, replica_id: str, stored: Sequence[int] = (), **load: float) -> None:
-        self.view.apply(replica_id, CacheChange(stored=tuple(stored)), ReplicaLoad(**load))
-
-    def decide(self, hashes: Sequence[int] = PROMPT, rest_tokens: int = 0, **request: object) -> RoutingDecision:
-        decision = route(
-            RoutingRequest(len(hashes) * BLOCK + rest_tokens, hashes, BLOCK, **request), self.view, RULES, self.rng
-        )
-        assert decision is not None
-        return decision
-
-    def choices(self, times: int = 600, **request: object) -> Counter[str]:
-        return Counter(self.decide(**request).replica_id for _ in range(times))
-
-
-def ids(count: int) -> list[str]:
-    return [f"r{number}" for number in range(count)]
+from tests.unit.app.decisions.routing_fleet import BLOCK, PROMPT, RULES, SYSTEM, Fleet, ids
 
 
 def test_without_a_replica_there_is_no_decision() -> None:
@@ -150,85 +102,6 @@ def test_a_few_very_long_requests_weigh_more_than_many_short_ones() -> None:
     fleet.report("few_long", running_requests=2, decode_tokens=60_000)
     fleet.report("many_short", running_requests=20, decode_tokens=10_000)
     assert fleet.decide().replica_id == "many_short"
-
-
-def test_requests_without_any_match_spread() -> None:
-    chosen = Fleet(ids(4)).choices()
-    assert set(chosen) == set(ids(4)) and max(chosen.values()) < 200
-
-
-def test_a_match_below_the_useful_minimum_spreads_too() -> None:
-    fleet = Fleet(["a", "b"])
-    fleet.report("a", PROMPT[:1])
-    decisions = [fleet.decide() for _ in range(50)]
-    assert {each.replica_id for each in decisions} == {"a", "b"}
-    assert {each.reason for each in decisions} == {RoutingReason.TIE}
-
-
-def test_a_prompt_shorter_than_a_block_is_routed_by_load() -> None:
-    fleet = Fleet(["a", "b"])
-    fleet.report("a", PROMPT, queued_prefill_tokens=500)
-    assert fleet.decide(hashes=(), rest_tokens=20) == RoutingDecision("b", RoutingReason.LEAST_LOADED, 0, 20.0)
-
-
-def test_a_common_system_prompt_does_not_gather_traffic() -> None:
-    """One replica holds the prefix of all; each request brings 700 tokens of its own that wait there."""
-    fleet = Fleet(ids(4))
-    fleet.report("r0", SYSTEM)
-    chosen: Counter[str] = Counter()
-    for number in range(200):
-        hashes = (*SYSTEM, *range(10_000 + 22 * number, 10_000 + 22 * (number + 1)))
-        decision = fleet.decide(hashes)
-        chosen[decision.replica_id] += 1
-        fleet.view.debit(decision.replica_id, 1024 - decision.matched_tokens, 1024)
-        fleet.report(decision.replica_id, hashes)
-    assert max(chosen.values()) < 1.2 * 50
-
-
-def test_an_overloaded_replica_loses_only_its_own_affinity() -> None:
-    fleet = Fleet(ids(4))
-    other = tuple(range(500, 532))
-    fleet.report("r0", PROMPT, queued_prefill_tokens=50_000)
-    fleet.report("r1", other)
-    assert fleet.choices(50, hashes=other) == {"r1": 50}
-    assert "r0" not in fleet.choices(50, hashes=PROMPT)
-
-
-def test_ties_are_random() -> None:
-    fleet = Fleet(ids(3))
-    fleet.report("r0", queued_prefill_tokens=50)  # within the tolerance
-    fleet.report("r1", queued_prefill_tokens=60)  # not
-    assert set(fleet.choices(100)) == {"r0", "r2"}
-
-
-def test_of_replicas_of_equal_cost_the_ones_that_decode_least_are_taken() -> None:
-    """Their prompts would wait equally long, but each token of what is being written waits for a new prompt."""
-    fleet = Fleet(ids(3))
-    fleet.report("r1", running_requests=1, decode_tokens=400)  # 40 tokens of cost, within the tolerance
-    assert set(fleet.choices(100)) == {"r0", "r2"}
-    assert fleet.decide().reason is RoutingReason.TIE
-    fleet.report("r2", running_requests=1, decode_tokens=300)
-    assert fleet.choices(20) == {"r0": 20}
-    assert fleet.decide().reason is RoutingReason.LEAST_LOADED
-    fleet.report("r0", queued_prefill_tokens=100)
-    assert fleet.choices(20) == {"r2": 20}
-
-
-def test_routers_with_the_same_state_do_not_herd() -> None:
-    chosen = Counter(Fleet(ids(10), seed=seed).decide().replica_id for seed in range(100))
-    assert len(chosen) == 10 and max(chosen.values()) <= 25
-
-
-def test_ten_routers_among_many_replicas_of_unequal_load_do_not_herd() -> None:
-    def choice(seed: int) -> str:
-        fleet = Fleet(ids(100), seed=seed)
-        for number in range(100):
-            fleet.report(f"r{number}", queued_prefill_tokens=100 * number)
-        return fleet.decide().replica_id
-
-    chosen = Counter(choice(seed) for seed in range(40))
-    assert max(chosen.values()) <= 10
-    assert all(int(replica_id[1:]) < 60 for replica_id in chosen)  # and none takes a bad one
 
 
 def test_a_session_returns_at_equal_cost_but_not_at_any_cost() -> None:
