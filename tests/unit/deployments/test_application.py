@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ray.serve._private.build_app import build_app as serve_build_app
 
-from app.config.schema import AppConfig
 from deployments.application import build_app
 from tests.fakes import TINY_LLAMA_CONFIG
+from tests.unit.deployments.configs import config_of
 
 ROUTER_THREAD = "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP"
 USER_THREAD = "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD"
@@ -19,10 +18,7 @@ USER_THREAD = "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD"
 
 def environments(model: Path) -> dict[str, dict[str, str]]:
     """Of the replicas of each deployment."""
-    traffic = {"mean_prompt_tokens": 100, "mean_output_tokens": 10, "target_concurrency": 2}
-    paths: dict[str, Any] = {name: {"share": 0.5, "traffic": traffic} for name in ("hot", "cold")}
-    hardware = {"kind": "cpu", "cores": 4, "kv_cache_gib": 1}
-    config = AppConfig.model_validate({"paths": paths, "hardware": hardware, "model": {"source": str(model)}})
+    config = config_of(hardware={"kind": "cpu", "cores": 4, "kv_cache_gib": 1}, model={"source": str(model)})
     built = serve_build_app(build_app(config), name="kvpulse", default_runtime_env={})
     return {
         deployment.name: deployment.ray_actor_options.get("runtime_env", {}).get("env_vars", {})
